@@ -17,21 +17,35 @@ struct AttentionGpu {
   using Split = kernels::AttentionSplitKV;
   using SwapAB = kernels::AttentionSwapAB;
   using Plain = kernels::AttentionPlain;
+  /// One a kernel; which is chosen when: kernels/attention/README.md.
+  enum class Kind : uint8_t { plain, tile, prefill_wgmma, prefill_tma, stream, split_kv, swap_ab };
   struct Key {
+    Kind kind;
     DType q, kv;
-    bool tensor;  // tile, else plain
-    Tile tile;
-    Plain plain;
-    bool terms = false;  // per-head scales, slopes or bits
-    bool uses_stream = false;  // stream instead of tile
+    Plain plain = {};
+    Tile tile = {};  // of tile, prefill_wgmma and prefill_tma
     Stream stream = {};
-    bool uses_split_kv = false;  // split instead of tile
     Split split = {};
-    bool uses_swap_ab = false;  // swap_ab instead of tile
     SwapAB swap_ab = {};
-    bool fp8_out = false;     // out is e4m3, else q's type
+    bool terms = false;    // per-head scales, slopes or bits
+    bool fp8_out = false;  // out is e4m3, else q's type
     bool operator==(const Key&) const = default;
+
+    /// Another tile config, and the kernel that it is of.
+    void set(const Tile& t) {
+      tile = t;
+      kind = t.warp_specialized ? Kind::prefill_tma : t.wgmma ? Kind::prefill_wgmma : Kind::tile;
+    }
   };
+  static Key key(DType q, DType kv, const Plain& p) { return {.kind = Kind::plain, .q = q, .kv = kv, .plain = p}; }
+  static Key key(DType q, DType kv, const Tile& t) {
+    Key k{.kind = Kind::tile, .q = q, .kv = kv};
+    k.set(t);
+    return k;
+  }
+  static Key key(DType q, DType kv, const Stream& s) { return {.kind = Kind::stream, .q = q, .kv = kv, .stream = s}; }
+  static Key key(DType q, DType kv, const Split& s) { return {.kind = Kind::split_kv, .q = q, .kv = kv, .split = s}; }
+  static Key key(DType q, const SwapAB& s) { return {.kind = Kind::swap_ab, .q = q, .kv = q, .swap_ab = s}; }
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
   enum class Role { decode, short_query, prefill };
   static constexpr int kMaxTileDim = 256;
@@ -216,28 +230,23 @@ struct AttentionGpu {
   }
   static Result<Key> pick(const Args& a, Arch arch) {
     Result<Key> found = general(a, arch);
-    if (!found.ok() || !found->tensor) return found;
+    if (!found.ok() || found->kind == Kind::plain) return found;
+    Key special{.kind = found->kind, .q = a.dtype, .kv = a.kv_dtype, .terms = found->terms, .fp8_out = found->fp8_out};
     if (can_swap_ab(a, arch)) {
-      found->uses_swap_ab = true;
-      found->swap_ab = swap_ab(a);
-      found->tile = {};
-      return found;
+      special.kind = Kind::swap_ab, special.swap_ab = swap_ab(a);
+      return special;
     }
     if (can_split_kv(a, arch)) {
-      found->uses_split_kv = true;
-      found->split = split(a);
-      found->tile = {};
-      return found;
+      special.kind = Kind::split_kv, special.split = split(a);
+      return special;
     }
     if (role(a) != Role::prefill && can_stream(a, arch)) {
-      found->uses_stream = true;
-      found->stream = stream(a);
-      found->tile = {};
-      return found;
+      special.kind = Kind::stream, special.stream = stream(a);
+      return special;
     }
     if (role(a) != Role::prefill || found->terms || a.softcap > 0 || !(a.scale > 0) || !can_prefill_tma(a, arch))
       return found;
-    found->tile = prefill_tma(a);
+    found->set(prefill_tma(a));
     return found;
   }
   /// What also serves variants of users: every hook, every layout.
@@ -246,14 +255,12 @@ struct AttentionGpu {
     if (int64_t{a.T} * a.Hq > INT32_MAX / 2)
       return Status(Code::kUnsupported,
                     strf("T * Hq = %ld queries are above 2^30; cut the call", static_cast<long>(int64_t{a.T} * a.Hq)));
-    Key k{a.dtype,
-          a.kv_dtype,
-          a.dtype != DType::f32 && (a.kv_dtype == a.dtype || a.kv_dtype == DType::e4m3) && largest <= kMaxTileDim,
-          {},
-          {}};
-    if (k.tensor)
-      k.tile = tile_config(role(a), a.D, a.Dv, a.slot_capacity(), aligned(a, 8), arch, int64_t{a.S} * a.Hkv);
-    else k.plain = plain(largest, aligned(a, 4));
+    const bool tensor_cores =
+        a.dtype != DType::f32 && (a.kv_dtype == a.dtype || a.kv_dtype == DType::e4m3) && largest <= kMaxTileDim;
+    Key k = tensor_cores
+                ? key(a.dtype, a.kv_dtype,
+                      tile_config(role(a), a.D, a.Dv, a.slot_capacity(), aligned(a, 8), arch, int64_t{a.S} * a.Hkv))
+                : key(a.dtype, a.kv_dtype, plain(largest, aligned(a, 4)));
     k.terms = a.has_terms();
     k.fp8_out = a.out_scale != nullptr;
     return k;
@@ -264,44 +271,49 @@ struct AttentionGpu {
   /// The same kernel for a variant, the C++ name of a struct (kernels/attention/variant.cuh).
   static std::string instance(const Key& k, const std::string& variant) {
     const char* const out = k.fp8_out ? ", vivace::kernels::e4m3" : "";
-    if (!k.tensor)
-      return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s%s>",
-                               type_name(k.q), type_name(k.kv), k.plain.threads, k.plain.lanes, k.plain.items,
-                               k.plain.wide ? "true" : "false", variant.c_str(), out);
-    if (k.uses_stream)
-      return kernel_expression(
-          "attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}%s>", type_name(k.q),
-          type_name(k.kv), k.stream.d, k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split,
-          k.stream.slots, out);
-    if (k.uses_split_kv)
-      return kernel_expression(
-          "attention_split_kv<%s, %s, vivace::kernels::AttentionSplitKV{%d, %d, %d, %d, %d, %d, %d, %d}%s>",
-          type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
-          k.split.stages, k.split.split, k.split.teams, out);
-    if (k.uses_swap_ab)
-      return kernel_expression("attention_swap_ab<%s, vivace::kernels::AttentionSwapAB{%d, %d, %d, %d, %d}%s>",
-                               type_name(k.q), k.swap_ab.d, k.swap_ab.dv, k.swap_ab.rows, k.swap_ab.stages,
-                               k.swap_ab.split, out);
     const Tile& t = k.tile;
-    if (t.warp_specialized)
-      return kernel_expression(
-          "attention_prefill_tma<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, "
-          "%s%s>",
-          type_name(k.q), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, variant.c_str(), out);
+    switch (k.kind) {
+      case Kind::plain:
+        return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s%s>",
+                                 type_name(k.q), type_name(k.kv), k.plain.threads, k.plain.lanes, k.plain.items,
+                                 k.plain.wide ? "true" : "false", variant.c_str(), out);
+      case Kind::stream:
+        return kernel_expression(
+            "attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}%s>", type_name(k.q),
+            type_name(k.kv), k.stream.d, k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages,
+            k.stream.split, k.stream.slots, out);
+      case Kind::split_kv:
+        return kernel_expression(
+            "attention_split_kv<%s, %s, vivace::kernels::AttentionSplitKV{%d, %d, %d, %d, %d, %d, %d, %d}%s>",
+            type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
+            k.split.stages, k.split.split, k.split.teams, out);
+      case Kind::swap_ab:
+        return kernel_expression("attention_swap_ab<%s, vivace::kernels::AttentionSwapAB{%d, %d, %d, %d, %d}%s>",
+                                 type_name(k.q), k.swap_ab.d, k.swap_ab.dv, k.swap_ab.rows, k.swap_ab.stages,
+                                 k.swap_ab.split, out);
+      case Kind::prefill_tma:
+        return kernel_expression(
+            "attention_prefill_tma<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, "
+            "%s%s>",
+            type_name(k.q), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, variant.c_str(), out);
+      case Kind::prefill_wgmma:
+      case Kind::tile:
+        break;
+    }
     return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}, %s%s>",
                              t.wgmma ? "attention_prefill_wgmma" : "attention_tile", type_name(k.q), type_name(k.kv),
                              t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false",
                              t.wgmma ? "true" : "false", variant.c_str(), out);
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-    if (!k.tensor) {
+    if (k.kind == Kind::plain) {
       launch->grid[0] = static_cast<uint32_t>(a.T * a.Hq);
       launch->block[0] = static_cast<uint32_t>(k.plain.threads);
       const int streams = k.plain.threads / k.plain.lanes;
       launch->smem_bytes = static_cast<uint32_t>(streams * (k.plain.lanes * k.plain.items + 2) * 4);
       return;
     }
-    if (k.uses_stream) {
+    if (k.kind == Kind::stream) {
       const int height = k.stream.height(a);
       launch->grid[0] =
           static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.stream.split);
@@ -310,7 +322,7 @@ struct AttentionGpu {
       launch->smem_bytes = static_cast<uint32_t>(k.stream.smem(info(a.kv_dtype).bytes, height));
       return;
     }
-    if (k.uses_split_kv) {
+    if (k.kind == Kind::split_kv) {
       const int height = k.split.height(a);
       launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.split.split);
       launch->block[0] = static_cast<uint32_t>(k.split.threads());
@@ -318,7 +330,7 @@ struct AttentionGpu {
       launch->smem_bytes = static_cast<uint32_t>(k.split.smem(height));
       return;
     }
-    if (k.uses_swap_ab) {
+    if (k.kind == Kind::swap_ab) {
       const int height = k.swap_ab.height(a);
       launch->grid[0] =
           static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.swap_ab.split);
@@ -346,7 +358,7 @@ struct AttentionGpu {
   }
   /// Arguments of kernels whose keys and values TMA brings.
   static Status map_cache(const Args& a, const Key& k, kernels::AttentionTmaArgs* f) {
-    const int keys = k.uses_split_kv ? k.split.keys : k.uses_swap_ab ? k.swap_ab.kBox : k.tile.keys;
+    const int keys = k.kind == Kind::split_kv ? k.split.keys : k.kind == Kind::swap_ab ? k.swap_ab.kBox : k.tile.keys;
     const auto cache = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
       const int64_t e = info(a.kv_dtype).bytes, row = a.position_rows() * e * dim, head = a.head_rows() * e * dim;
       return encode_map(data, {dim * e / 2, a.L, a.Hkv, a.B},
@@ -360,10 +372,10 @@ struct AttentionGpu {
   /// prefill_tma, swap_ab and split_kv: tensor maps; prefill_tma: persistent blocks where the tiles are more than the
   /// chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
-    if (!k.tensor || k.uses_stream || (!k.uses_split_kv && !k.uses_swap_ab && !k.tile.warp_specialized)) return {};
+    if (k.kind != Kind::prefill_tma && k.kind != Kind::split_kv && k.kind != Kind::swap_ab) return {};
     kernels::AttentionTmaArgs f{};
     VV_TRY(map_cache(a, k, &f));
-    if (k.uses_swap_ab) {
+    if (k.kind == Kind::swap_ab) {
       kernels::AttentionSwapABArgs c{f, {}};
       const auto [box, joined] = c.queries(a, k.swap_ab.rows);
       if (box > 0)
@@ -373,7 +385,8 @@ struct AttentionGpu {
       return {};
     }
     launch->set_args(f);
-    if (!k.uses_split_kv) launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count));
+    if (k.kind == Kind::prefill_tma)
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count));
     return {};
   }
   /// Head sizes that models have; others compile when they come.
@@ -383,37 +396,35 @@ struct AttentionGpu {
     for (const Role r : {Role::decode, Role::short_query, Role::prefill})
       for (const int d : {64, 72, 128, 256})
         if (d == 128 || r == Role::prefill || !split_serves)
-          visit(Key{DType::bf16, DType::bf16, true, tile_config(r, d, d, 4096, true, arch), {}});
+          visit(key(DType::bf16, DType::bf16, tile_config(r, d, d, 4096, true, arch)));
     for (const int64_t slots : {128, 256, 512})
       if (chip(arch).tma && !chip(arch).wgmma)
-        visit(Key{DType::bf16, DType::bf16, true, tile_config(Role::decode, 128, 128, 4096, true, arch, slots), {}});
+        visit(key(DType::bf16, DType::bf16, tile_config(Role::decode, 128, 128, 4096, true, arch, slots)));
     for (const Role r : {Role::decode, Role::prefill}) {
-      visit(Key{DType::f16, DType::f16, true, tile_config(r, 128, 128, 4096, true, arch), {}});
-      visit(Key{DType::bf16, DType::e4m3, true, tile_config(r, 128, 128, 4096, true, arch), {}});
-      visit(Key{DType::bf16, DType::bf16, true, tile_config(r, 64, 64, 128, false, arch), {}});
+      visit(key(DType::f16, DType::f16, tile_config(r, 128, 128, 4096, true, arch)));
+      visit(key(DType::bf16, DType::e4m3, tile_config(r, 128, 128, 4096, true, arch)));
+      visit(key(DType::bf16, DType::bf16, tile_config(r, 64, 64, 128, false, arch)));
     }
     for (const int d : {64, 128, 256, 1024})
-      for (const bool wide : {true, false}) visit(Key{DType::f32, DType::bf16, false, {}, plain(d, wide)});
-    visit(Key{DType::f32, DType::f32, false, {}, plain(64, true)});
-    for (const Role r : {Role::decode, Role::short_query, Role::prefill})
-      visit(Key{DType::bf16, DType::bf16, true, tile_config(r, 128, 128, 4096, true, arch), {}, true});
+      for (const bool wide : {true, false}) visit(key(DType::f32, DType::bf16, plain(d, wide)));
+    visit(key(DType::f32, DType::f32, plain(64, true)));
+    for (const Role r : {Role::decode, Role::short_query, Role::prefill}) {
+      Key k = key(DType::bf16, DType::bf16, tile_config(r, 128, 128, 4096, true, arch));
+      k.terms = true;
+      visit(k);
+    }
     const auto with_fp8_out = [&](Key k) {
       k.fp8_out = true;
       visit(k);
     };
-    with_fp8_out({DType::f32, DType::f32, false, {}, plain(64, true)});
+    with_fp8_out(key(DType::f32, DType::f32, plain(64, true)));
     for (const Role r : {Role::decode, Role::prefill})
-      with_fp8_out({DType::bf16, DType::bf16, true, tile_config(r, 128, 128, 4096, true, arch), {}});
+      with_fp8_out(key(DType::bf16, DType::bf16, tile_config(r, 128, 128, 4096, true, arch)));
     if (!chip(arch).wgmma) return;
-    const auto uses_split_kv = [&](DType q, DType kv, Role r, int d, int group, int64_t seqlen_k, int64_t slots) {
-      Key k{q, kv, true, {}, {}};
-      k.uses_split_kv = true, k.split = split(r, d, d, info(kv).bytes, group, seqlen_k, slots);
-      visit(k);
-    };
     const auto swap_ab_key = [&](DType q, Role r, int d, int group, int64_t together, int64_t slots,
                                  bool fp8_out = false) {
-      Key k{q, q, true, {}, {}};
-      k.uses_swap_ab = true, k.swap_ab = swap_ab(r, d, d, group, together, 4096, slots), k.fp8_out = fp8_out;
+      Key k = key(q, swap_ab(r, d, d, group, together, 4096, slots));
+      k.fp8_out = fp8_out;
       visit(k);
     };
     for (const int d : {64, 72, 128, 256})
@@ -423,21 +434,19 @@ struct AttentionGpu {
     for (const int64_t slots : {32, 64, 128, 512}) swap_ab_key(DType::bf16, Role::decode, 128, 4, 4, slots);
     swap_ab_key(DType::f16, Role::decode, 128, 4, 4, 8);
     for (const int64_t slots : {8, 512}) swap_ab_key(DType::bf16, Role::decode, 128, 4, 4, slots, true);
-    for (const int64_t slots : {8, 512}) uses_split_kv(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
-    for (const int64_t tiles : {8, 128})
-      visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});
-    for (const int64_t tiles : {8, 128})
-      visit(Key{DType::bf16, DType::e4m3, true, {}, {}, false, true, stream(128, 128, 1, 4, tiles, 4096)});
+    const auto split_kv_key = [](int64_t slots) {
+      return key(DType::bf16, DType::e4m3, split(Role::decode, 128, 128, info(DType::e4m3).bytes, 4, 4096, slots));
+    };
+    for (const int64_t slots : {8, 512}) visit(split_kv_key(slots));
+    for (const int64_t tiles : {8, 128}) visit(key(DType::bf16, DType::bf16, stream(128, 128, 2, 4, tiles, 4096)));
+    for (const int64_t tiles : {8, 128}) visit(key(DType::bf16, DType::e4m3, stream(128, 128, 1, 4, tiles, 4096)));
     for (const bool small : {false, true})
-      for (const int d : {64, 72, 128, 256})
-        visit(Key{DType::bf16, DType::bf16, true, prefill_tma(d, d, small, 0), {}});
-    visit(Key{DType::bf16, DType::bf16, true, prefill_tma(256, 256, false, 64), {}});
-    visit(Key{DType::f16, DType::f16, true, prefill_tma(128, 128, false, 0), {}});
-    with_fp8_out({DType::bf16, DType::bf16, true, prefill_tma(128, 128, false, 0), {}});
-    Key split_kv_fp8_out{DType::bf16, DType::e4m3, true, {}, {}};
-    split_kv_fp8_out.uses_split_kv = true, split_kv_fp8_out.split = split(Role::decode, 128, 128, 1, 4, 4096, 8);
-    with_fp8_out(split_kv_fp8_out);
-    with_fp8_out({DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});
+      for (const int d : {64, 72, 128, 256}) visit(key(DType::bf16, DType::bf16, prefill_tma(d, d, small, 0)));
+    visit(key(DType::bf16, DType::bf16, prefill_tma(256, 256, false, 64)));
+    visit(key(DType::f16, DType::f16, prefill_tma(128, 128, false, 0)));
+    with_fp8_out(key(DType::bf16, DType::bf16, prefill_tma(128, 128, false, 0)));
+    with_fp8_out(split_kv_key(8));
+    with_fp8_out(key(DType::bf16, DType::bf16, stream(128, 128, 2, 4, 8, 4096)));
   }
 };
 // kernels/ does not know the table of chips: its idea of half an SM is the table's.

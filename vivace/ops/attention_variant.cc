@@ -130,10 +130,11 @@ Result<AttentionGpu::Key> AttentionVariant::pick(const kernels::AttentionArgs& a
   constexpr int kVariantKeys =
       64;  // hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills
   const bool prefill = AttentionGpu::role(args) == AttentionGpu::Role::prefill;
-  if (key.tensor && prefill && !edits && AttentionGpu::can_prefill_tma(args, arch) &&
+  const bool tiles = key.kind != AttentionGpu::Kind::plain;
+  if (tiles && prefill && !edits && AttentionGpu::can_prefill_tma(args, arch) &&
       AttentionGpu::can_use_tma(args, kVariantKeys, arch))
-    key.tile = AttentionGpu::prefill_tma(args);
-  if (key.tensor && key.tile.wgmma) key.tile.keys = std::min(key.tile.keys, kVariantKeys);
+    key.set(AttentionGpu::prefill_tma(args));
+  if (tiles && key.tile.wgmma) key.tile.keys = std::min(key.tile.keys, kVariantKeys);
   return key;
 }
 

@@ -159,7 +159,7 @@ struct rope_attention : TwoParts<rope_attention> {
           t.D % 16 != 0 || a.rope.shift != nullptr)
         return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
-      if (!part.uses_swap_ab || !wins(t, part.swap_ab)) return Maybe();
+      if (part.kind != AttentionGpu::Kind::swap_ab || !wins(t, part.swap_ab)) return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
       return Maybe(
@@ -185,8 +185,8 @@ struct rope_attention : TwoParts<rope_attention> {
           static_cast<int>(k.p.norms), k.fp8_out ? ", vivace::kernels::e4m3" : "");
     }
     static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
-      AttentionGpu::Key part{k.x, k.x, true, {}, {}};
-      part.uses_swap_ab = true, part.swap_ab = k.p.swap_ab, part.fp8_out = k.fp8_out;
+      AttentionGpu::Key part = AttentionGpu::key(k.x, k.p.swap_ab);
+      part.fp8_out = k.fp8_out;
       AttentionGpu::shape(a.a, part, launch);
       launch->smem_bytes =
           static_cast<uint32_t>(one_cta_per_sm(a.a, k.p.swap_ab) ? std::max(k.p.smem(), kOneCtaSmem) : k.p.smem());
