@@ -21,5 +21,6 @@ NAMES = (
     "width",
     "chip",
     "casters",
+    "chosen",
     "commits",
 )

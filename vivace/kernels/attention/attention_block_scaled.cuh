@@ -1,6 +1,7 @@
 // attention_block_scaled on tensor cores (mma.sync): formula in vivace/ops/attention_block_scaled.h. Codes become f16
 // or bf16 in registers, which hold a code times its block's scale exactly; elements of a head go into products in the
 // order in which a lane has them.
+// Chosen when: every call of its op, on every chip.
 #pragma once
 #include "vivace/kernels/attention/attention_block_scaled.h"
 #include "vivace/kernels/attention/softmax.cuh"

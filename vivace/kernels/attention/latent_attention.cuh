@@ -1,6 +1,8 @@
 // latent_attention on tensor cores (mma.sync), and on CUDA cores for what they do not take: formula in
 // vivace/ops/latent_attention.h. Every head reads the same cache, and values are the front of keys, so that a position
 // is brought once for both.
+// Chosen when: every call of its op: mma.sync for 16 bits, D a multiple of 32 up to 576 and Dv of 128, else CUDA
+// cores.
 #pragma once
 #include "vivace/kernels/attention/latent_attention.h"
 #include "vivace/kernels/attention/softmax.cuh"

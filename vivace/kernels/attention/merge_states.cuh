@@ -1,4 +1,5 @@
 // merge_states on CUDA: formula in vivace/ops/merge_states.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/attention/merge_states.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,6 +1,7 @@
 // attention with f32 arithmetic on CUDA cores: any types and head sizes. Formula in vivace/ops/attention.h.
 // A few lanes share a key; key j of a slot goes to stream j % streams of the block, and streams merge in
 // fixed order, so that a row's bits depend on its own query and keys.
+// Chosen when: f32 queries, keys of another 16-bit type, heads above 256; every chip.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/softmax.cuh"

@@ -5,6 +5,8 @@
 // One producer warp loads blocks of keys and values; one or two consumer warpgroups have 64 rows each. A consumer
 // starts its next block's scores before this block's values; nothing orders the warpgroups, one's MMA runs beside the
 // other's softmax. Persistent thread blocks take tiles, longest first, back and forth.
+// Chosen when: Hopper, more than 64 queries of a sequence, 16-bit keys and values of its widths that TMA maps, no
+// terms and no soft cap; also variants of users that edit neither query nor key.
 #pragma once
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/tile.cuh"

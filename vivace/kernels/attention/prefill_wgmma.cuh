@@ -1,6 +1,8 @@
 // attention of 16-bit queries by warpgroup MMA (Hopper): prefill. As in tile.cuh, but that the tensor core
 // reads tiles from shared memory, and works on the next block's scores and this block's values while
 // the warps turn scores into probabilities.
+// Chosen when: Hopper, prefill of heads of 64, 128 or 256 that prefill_tma does not take: terms, a soft cap, e4m3
+// keys, KV blocks that TMA does not map.
 #pragma once
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"

@@ -8,6 +8,8 @@
 // over the row that has come, which may be anything; so nothing waits for a write to be seen by TMA. Rows of the call
 // that share a slot see each other's keys: the owner of such a key in another tile makes it too, and writes the same
 // bits to the same position.
+// Chosen when: swap_ab's calls of few tokens, where fused() of vivace/ops/rope_attention.h finds it faster than its
+// parts.
 #pragma once
 #include "vivace/kernels/attention/rope_attention.h"
 #include "vivace/kernels/attention/swap_ab.cuh"

@@ -1,6 +1,7 @@
 // scaled_attention on tensor cores (mma.sync of e4m3, sm_89 on): formula in vivace/ops/scaled_attention.h.
 // Probabilities go from one product into the other in registers: a lane's four keys of a step are 2c, 2c + 1, 8 + 2c, 9
 // + 2c (c = lane % 4) in both.
+// Chosen when: compute capability 8.9 on, heads of 64 or 128; what scaled_prefill does not take.
 #pragma once
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/scaled_attention.h"

@@ -6,6 +6,7 @@
 // of 32 keys at a time, by warps that multiply nothing. A row of the turned tile has its keys in the order in which a
 // lane holds the probabilities of a step: 2c, 2c + 1, 8 + 2c, 9 + 2c of each sixteen (c = lane % 4), so that
 // probabilities go from one product into the other in registers.
+// Chosen when: Hopper, more than 64 queries of a sequence, heads of 128, keys and values that TMA maps.
 #pragma once
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/runs.cuh"

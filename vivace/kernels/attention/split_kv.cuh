@@ -6,6 +6,8 @@
 // memory (the row maxima agreed on where they move much), then multiplies all of them with a quarter of the values'
 // columns. So a thread block has one softmax state and one set of sums, and a cluster reduces its splits once: each
 // block sends each other, as one copy, the columns that the receiver adds up, in the order of the senders.
+// Chosen when: Hopper, decode and short queries over keys that TMA maps and swap_ab does not take: e4m3, or more than
+// 32 heads a KV head.
 #pragma once
 #include "vivace/kernels/attention/split_kv_blocks.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"

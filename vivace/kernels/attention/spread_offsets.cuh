@@ -1,4 +1,5 @@
 // spread_offsets on CUDA: formula in vivace/ops/spread_offsets.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/attention/spread_offsets.h"
 #include "vivace/kernels/ptx/pdl.cuh"

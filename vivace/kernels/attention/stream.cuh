@@ -7,6 +7,8 @@
 // blocks one after the other are a group, four groups a super, supers one after the other the row. Blocks of threads in
 // a cluster take blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared
 // memory; the tree is the same however it is cut, and so are a row's bits.
+// Chosen when: Hopper, decode and short queries over KV blocks that TMA does not map: fewer than 8 positions, or none
+// that divide a block of keys.
 #pragma once
 #include "vivace/kernels/attention/stream_blocks.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"

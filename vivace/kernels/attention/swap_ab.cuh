@@ -6,6 +6,8 @@
 // One producer warp loads 128 keys or values a pipeline stage by TMA. Two consumer warpgroups: each has half of a
 // block's keys, then half of the values' columns. Split-KV: blocks of a cluster divide keys; each sends each other,
 // from registers, the partial sums that the receiver adds up, in the order of the senders.
+// Chosen when: Hopper, decode and short queries, 16-bit keys and values that TMA maps, up to 32 heads a KV head; asked
+// before all other kernels.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/runs.cuh"

@@ -1,5 +1,7 @@
 // attention of 16-bit queries on tensor cores (mma.sync): prefill tiles and split decode in one kernel.
 // Formula in vivace/ops/attention.h, tile config in AttentionTile.
+// Chosen when: 16-bit queries over equal or e4m3 keys, heads up to 256, on chips without wgmma; on Hopper what no
+// other kernel takes: decode with terms or a soft cap, prefill of other heads than 64, 128 and 256.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/runs.cuh"

@@ -1,6 +1,7 @@
 // Mixed-input gemm of many bf16 tokens with quantized weights, on Hopper: gemm_wgmma whose W does not come by TMA as it
 // is. Four producer warps load W's bytes, dequantize them, round them to bf16 and write them where wgmma reads. Limit:
 // 2 T N K flop; a tile's 8192 elements a step cost a warp about 350 instructions, which 256 tokens (1024 cycles) hide.
+// Chosen when: Hopper, more than 64 bf16 tokens, quantized weights in rows that TMA takes.
 #pragma once
 #include "vivace/kernels/gemm/weights.cuh"
 #include "vivace/kernels/gemm/wgmma.cuh"

@@ -3,6 +3,7 @@
 // core reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a
 // launch less. Whatever can stands before the dependency wait, and nothing that waits for a loaded value before the
 // rows' loads: each block's first product waits for these.
+// Chosen when: Hopper, where wins() of vivace/ops/norm_gemm.h finds it faster than its parts.
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"

@@ -1,6 +1,8 @@
 // Products of few tokens on Hopper around an RMS norm: one leaves its rows' sums of squares beside them, the next one
 // scales its sums by what they say. gemm_wgmma with another way in or out. Limit: memory bandwidth, N * K * sizeof(W)
 // bytes.
+// Chosen when: Hopper, few tokens of plain 16-bit products: where fused() of vivace/ops/rms_gemm.h and gemm_rms_rows.h
+// has a tile.
 #pragma once
 #include "vivace/kernels/gemm/rms_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"

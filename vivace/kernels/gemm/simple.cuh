@@ -1,4 +1,5 @@
 // gemm of any element types in f32 arithmetic, without tensor cores: f32 operands and mixed pairs.
+// Chosen when: equal operands that no tensor core multiplies, f32 without tf32; every chip.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -5,6 +5,7 @@
 // reads back, so W needs no barrier; x does the same, or is shared by the warps along N where many tokens
 // would make its copies the larger traffic. Partial sums meet in the shared memory of one block of the
 // cluster, and are added in the order of K.
+// Chosen when: chips without wgmma, up to 64 tokens of equal operands.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/fragment.cuh"

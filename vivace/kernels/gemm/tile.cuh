@@ -3,6 +3,7 @@
 //
 // A row of a tile is 128 bytes of K, eight words of 16 bytes; word i of row r lies at i ^ (r % 8), so that
 // neither the copies nor ldmatrix meet in a bank. The sum runs over K in order, whatever the tile.
+// Chosen when: chips without wgmma, more than 64 tokens of equal operands.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/fragment.cuh"

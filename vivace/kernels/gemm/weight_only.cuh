@@ -6,6 +6,7 @@
 // panel of K at a time, or comes by TMA as it is (x_ring.cuh). Products of codes and x are exact; each
 // group's sum is scaled and added in f32, in the order of K. Where P.persistent(), blocks walk the tiles and their
 // rings run through.
+// Chosen when: weights of another type than x or with block scales, where mixed_input does not serve; every chip.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/panel.cuh"

@@ -5,6 +5,7 @@
 // a token's sum is the same in all of them. One producer warp loads tiles by TMA, consumer warpgroups multiply. A
 // pipeline stage holds 128 bytes of K of the tile's rows and tokens. e4m3 MMA keeps fewer bits of a sum inside
 // the tensor core than f32 has, so with P.promote every stage's sum leaves it and is added in f32.
+// Chosen when: Hopper, equal 16-bit or e4m3 operands, or f32 as tf32; any number of tokens.
 #pragma once
 #include "vivace/kernels/gemm/wgmma_epilogue.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
