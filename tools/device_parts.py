@@ -171,14 +171,19 @@ def stress(s, found):
     return [Part(f"stress-{scope}", [*words, "--scope", scope, "--pages", pages], 140) for scope, pages in (("threads", 0), ("asyncio", 12), ("mixed", 12))]
 
 
-RANDOM_MODELS = {"text": 6, "crowd": 4, "policy": 4, "groot": 2}  # kind -> processes
+def soak(s, found):
+    """Five minutes of mixed load; slopes of memory, descriptors and threads."""
+    return [Part("soak", [sys.executable, "tools/soak.py", "--device", "cuda", "--model", "tests/fixtures/tiny/llama_untied", "--seconds", 300, "--rows", "ROWS"], 320, limit=420)]
+
+
+RANDOM_MODELS = {"text": 5, "crowd": 3, "hybrid": 2, "policy": 3, "groot": 2, "smolvla": 1}  # kind -> processes
 
 
 def fuzz_models(s, found):
     """Whole models by random configurations, each process with seeds of its own."""
-    seconds, seed = float(os.environ.get("VIVACE_FUZZ_SECONDS", "90")), int(os.environ.get("VIVACE_FUZZ_SEED", "1"))
+    seconds, seed = float(os.environ.get("VIVACE_FUZZ_MODEL_SECONDS", "90")), int(os.environ.get("VIVACE_FUZZ_SEED", "1"))
     return [Part(f"fuzz_models-{kind}-{i}", [sys.executable, "-m", "tests.random_models", "--device", "cuda", "--kind", kind, "--seed", 1_000_000 * seed + 10_000 * i, "--seconds", seconds, "--rows", "ROWS"],
                  seconds + 20, limit=seconds + 150) for kind, count in RANDOM_MODELS.items() for i in range(count)]
 
 
-STAGES = {f.__name__: f for f in (gtest, ops, gpu, replays, models, bad, faults, sanitize, fuzz, flashinfer, stress, fuzz_models)}
+STAGES = {f.__name__: f for f in (gtest, ops, gpu, replays, models, bad, faults, sanitize, fuzz, flashinfer, stress, soak, fuzz_models)}

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.conftest import MODELS  # noqa: E402
 from tools.receipt import Receipt  # noqa: E402
+from tools.soak import SOURCES as SOAKED  # noqa: E402
 
 # What every row of a suite rests on. Kernels, references and test functions are fingerprints of a row's own (tools/receipt.py).
 CALLS = ["tests/op_data.py", "tests/ref/common.py"]
@@ -48,6 +49,7 @@ SUITES = {
     "sanitize": Suite("compute-sanitizer python tests/gpu/sanitized.py", [*CASES, *SANITIZED]),
     "stress": Suite("python -m tests.stress", ["vivace/serve/*.cc", "vivace/serve/*.h", "vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/cpu/pool.*", "python/src/model.cc", "python/src/request.cc",
                                                "python/vivace/answers.py", "python/vivace/batch.py", "python/vivace/model.py", "tests/stress.py"], kernels=False),
+    "soak": Suite("tools/soak.py --device cuda", SOAKED, kernels=False),
 }
 
 

@@ -3,7 +3,7 @@
 and threads are watched.
 
     .venv/bin/python tools/soak.py --seconds 1200                  # CPU, SmolLM2 and the demo's policy
-    .venv/bin/python tools/soak.py --seconds 300 --device cuda --receipt
+    .venv/bin/python tools/soak.py --seconds 300 --device cuda --rows FILE    # tools/device_run.py soak
 
 Threads and asyncio tasks answer, leave in mid-answer, raise from a mask, send what is refused, ask in batches. A finished answer must be the
 one that its request has alone; none may take longer than --patience. Closes with slopes over the time after the first
@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 # What may grow in an hour, beside what one sample differs from the next.
 LIMITS = {"rss_mb": 64.0, "device_mb": 16.0, "fds": 1.0, "threads": 1.0}
 PROMPTS = 12
+SOURCES = ["tools/soak.py", "vivace/serve/*.cc", "vivace/serve/*.h", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "python/src/*.cc"]
 
 
 class Load:
@@ -198,21 +199,20 @@ def soak(args) -> dict:
             "steep": steep, "last": seen[-1], "pass": not (load.wrong or stuck or steep)}
 
 
+def rows(facts):
+    """What a receipt says of a run: a row a slope, and one of the answers."""
+    for what, value in facts["slopes_an_hour"].items():
+        yield {"op": "soak", "case": f"slope={what}", "tool": "soak", "max_err": value, "bound": LIMITS[what], "note": f"an hour, over {facts['seconds']:g} s; grown by {facts['grown'][what]:.3g}", "pass": what not in facts["steep"]}
+    said = ", ".join(f"{n} {what}" for what, n in sorted(facts["counts"].items()))
+    yield {"op": "soak", "case": "metric=answers", "tool": "soak", "max_err": float(facts["wrong_count"] + len(facts["stuck"])), "bound": 0.0, "note": said, "pass": facts["pass"]}
+
+
 def receipt(facts, args) -> Path:
     from tools.receipt import Receipt
 
-    chip = {"chip": "cpu"}
-    if args.device != "cpu":
-        from vivace import device
-
-        info, state = device.info(), device.state()
-        chip = {"chip": info["name"], "sm": info["arch"], "driver": str(state["driver"]), "commit": os.environ.get("VIVACE_COMMIT", "dirty")}
-    r = Receipt("soak", command=f"tools/soak.py --seconds {args.seconds:g} --device {args.device} --receipt", **chip,
-                sources=["tools/soak.py", "vivace/serve/*.cc", "vivace/serve/*.h", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "python/src/*.cc"])
-    said = ", ".join(f"{n} {what}" for what, n in sorted(facts["counts"].items()))
-    for what, value in facts["slopes_an_hour"].items():
-        r.row(op="soak", case=f"slope={what}", tool="soak", max_err=value, bound=LIMITS[what], note=f"an hour, over {facts['seconds']:g} s; grown by {facts['grown'][what]:.3g}", **{"pass": what not in facts["steep"]})
-    r.row(op="soak", case="metric=answers", tool="soak", max_err=float(facts["wrong_count"] + len(facts["stuck"])), bound=0.0, note=said, **{"pass": facts["pass"]})
+    r = Receipt("soak", chip="cpu", command=f"tools/soak.py --seconds {args.seconds:g} --receipt", sources=SOURCES)
+    for row in rows(facts):
+        r.row(**row)
     return r.write("tests")
 
 
@@ -225,10 +225,16 @@ def main(argv=None) -> int:
     p.add_argument("--interval", type=float, default=1.0, help="seconds between samples")
     p.add_argument("--patience", type=float, default=120.0, help="seconds that one request may take")
     p.add_argument("--no-policy", dest="policy", action="store_false")
-    p.add_argument("--receipt", action="store_true", help="write tests/results/CHIP/soak.json")
+    p.add_argument("--receipt", action="store_true", help="of the CPU: write tests/results/cpu/soak.json")
+    p.add_argument("--rows", type=Path, help="a file to add one JSON line a row to")
     args = p.parse_args(argv)
+    if args.receipt and args.device != "cpu":
+        p.error("--receipt is of the CPU; a GPU's receipt is made by tools/device_run.py soak")
     facts = soak(args)
     print(json.dumps(facts, indent=1))
+    if args.rows:
+        with args.rows.open("a") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows(facts))
     if args.receipt:
         print(receipt(facts, args), file=sys.stderr)
     return 0 if facts["pass"] else 1

@@ -27,7 +27,7 @@ def main(files: list[str]) -> None:
             inputs[target] += int(count)
             bad[target] += status != "0"
     r = Receipt("fuzz", chip="cpu", command="python tests/fuzz/fuzz_receipt.py RUNS.txt",
-                sources=["tests/fuzz/*.cc", "tests/fuzz/*.h", "tests/fuzz/*.py", "vivace/engine/checkpoint/*.cc", "vivace/engine/text/*.cc", "vivace/models/vla/codec.cc", "vivace/models/vla/statistics.cc", "vivace/jit/pack.cc", "python/src/checkpoint.cc", "python/vivace/text.py", "python/vivace/template*.py"])
+                sources=["tests/fuzz/*.cc", "tests/fuzz/*.h", "tests/fuzz/*.py", "vivace/engine/checkpoint/*.cc", "vivace/engine/text/*.cc", "vivace/models/vla/codec.cc", "vivace/models/vla/statistics.cc", "vivace/engine/audio/wav.cc", "vivace/serve/reply_*.cc", "vivace/serve/call_*.cc", "vivace/serve/json_scan.cc", "vivace/serve/wire/*.cc", "vivace/models/vla/robots.cc", "vivace/jit/pack.cc", "python/src/checkpoint.cc", "python/vivace/text.py", "python/vivace/template*.py"])
     for target in sorted(runs):
         r.row(op="fuzz", case=f"target={target},runs={runs[target]},metric=findings", n=inputs[target], max_err=bad[target], bound=0,
               note=f"{seconds[target]:.0f} CPU seconds, {inputs[target]} {'tests' if target.endswith('_tests') else 'inputs'}", **{"pass": bad[target] == 0})
