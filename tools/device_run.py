@@ -31,7 +31,7 @@ BENCHES = {  # stage -> its command's words and most seconds
     "jit": (["bench/bench_jit.py", "--cache", CACHE], 120), "quick": (["bench/bench_gpu.py", "--quick"], 120), "bench": (["bench/bench_gpu.py", "--seconds", "SECONDS"], 290),
     "colocate": (["bench/bench_colocate.py", "--seconds", "SECONDS"], 285),
     "serve": (["bench/bench_serve_device.py", "--seconds", "SECONDS"], 240),
-    "speech": (["bench/bench_speech.py"], 170),
+    "speech": (["bench/bench_speech.py"], 170), "arrays": (["bench/bench_arrays.py", "--seconds", "SECONDS"], 240),
 }
 
 
@@ -139,7 +139,7 @@ def pack(s):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = [*BENCHES, *STAGES]
-    p.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all but quick, colocate, serve and speech, and fuzz, flashinfer, fuzz_models and soak, which take every core or long; there are {', '.join(every)}")
+    p.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all but quick, colocate, serve, speech and arrays, and fuzz, flashinfer, fuzz_models and soak, which take every core or long; there are {', '.join(every)}")
     p.add_argument("--carry", type=Path, default=ROOT.parent, help="default: the folder above the sources")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
@@ -150,7 +150,7 @@ def main():
     args = p.parse_args()
     if unknown := set(args.stages) - set(every):
         p.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
-    stages = args.stages or [n for n in every if n not in ("quick", "colocate", "serve", "speech", "fuzz", "flashinfer", "fuzz_models", "soak")]
+    stages = args.stages or [n for n in every if n not in ("quick", "colocate", "serve", "speech", "arrays", "fuzz", "flashinfer", "fuzz_models", "soak")]
     stale = json.loads((args.carry / "stale.json").read_text()) if args.stale else {}
     if args.stale:
         stages = [n for n in stages if n in BENCHES and n in args.stages or stale.get(n)]
