@@ -32,7 +32,10 @@ PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwe
 # model, precision, kv, sequences
 CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w8a16", "auto", (1, 8)), ("qwen3-8b", "w4a16", "auto", (1, 8, 32)), ("qwen3-8b", "int4", "auto", (1, 8, 32)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
-         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,))]
+         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,)),
+         ("qwen3.6-27b", "bf16", "auto", (1, 8)), ("qwen3.6-27b", "w8a16", "auto", (1,)), ("qwen3.6-27b", "w4a16", "auto", (1, 8)),
+         # w8a16 and w4a16 leave the matrices of experts 16-bit, int4 does not.
+         ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
@@ -54,8 +57,8 @@ def experts_bytes(report) -> float:
 
 
 def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
-    """Weights that a step reads (the table of an untied embedding is not; of experts, those that one row takes) and
-    caches up to `position`."""
+    """Weights that a step reads (the table of an untied embedding is not; of experts, those that one row takes), caches up to
+    `position` of the layers that attend, and recurrent states, which are read and written."""
     r = report
     table = r["vocab"] * r["hidden"] * 2
     weights = r["weight_bytes"] - table  # untied: the table; tied in 8 bits: likewise; tied in 16: added again
@@ -63,13 +66,39 @@ def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
         weights += table
     if r["experts"]:
         weights -= experts_bytes(r) * (0.28125 if r["weight_dtype"] == "q4_0" else 1) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
-    cache = batch * position * r["layers"] * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
-    return (weights + cache) / COPY_RATE * 1e6
+    cache = batch * position * (r["layers"] - r["recurrent_layers"]) * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
+    return (weights + cache + 2 * batch * r["state_bytes"]) / COPY_RATE * 1e6
 
 
-def prefill_floor_us(report, precision) -> float:
+def hybrid_prefill_floor_us(report, precision, config) -> float:
+    """prefill_floor_us() of layers of two kinds; the delta rule token by token, 6 FLOP an element of a state. Experts, the shared
+    one too, are 16-bit but in int4."""
+    r, c, T = report, config, PROMPT
+    h, dk, dv, hv = r["hidden"], c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_value_heads"]
+    size = {"bf16": 2, "w4a16": 0.5625, "int4": 0.5625}.get(precision, 1)
+    seconds = lambda rows, params, held, bytes_each: max(2 * rows * params / PRODUCT_RATE[precision], held * bytes_each / COPY_RATE)  # noqa: E731
+    product = lambda n, k, bytes_each=size: seconds(T, n * k, n * k, bytes_each)  # noqa: E731
+    attended, values = r["heads"] * r["head_dim"], hv * dv
+    attends = product(2 * attended + 2 * r["kv_heads"] * r["head_dim"], h) + product(h, attended) + 2 * T * T * attended / PRODUCT_RATE["bf16"]
+    carries = product(2 * c["linear_num_key_heads"] * dk + 2 * values, h) + product(2 * hv, h, 2) + product(h, values) + 6 * T * hv * dk * dv / PRODUCT_RATE["bf16"]
+    if r["experts"]:
+        one, shared = 3 * h * r["mlp"], 3 * h * c["shared_expert_intermediate_size"]
+        mlp = seconds(T, one * r["experts_used"], one * r["experts"], size if precision == "int4" else 2) + seconds(T, shared, shared, 2)
+    else:
+        mlp = product(2 * r["mlp"], h) + product(h, r["mlp"])
+    head = r["vocab"] * h * {"bf16": 2, "q8_0": 1.0625}.get(r["head_dtype"], 1) / COPY_RATE
+    return (r["layers"] * mlp + r["recurrent_layers"] * carries + (r["layers"] - r["recurrent_layers"]) * attends + head) * 1e6
+
+
+def shape(name) -> dict:
+    return json.loads((ROOT / "bench/configs" / name / "config.json").read_text())
+
+
+def prefill_floor_us(report, precision, name) -> float:
     """Each product and attention by what limits it, one after the other; one row of the head. Experts: all are read."""
     r, T = report, PROMPT
+    if r["recurrent_layers"]:
+        return hybrid_prefill_floor_us(report, precision, shape(name))
     attended = r["heads"] * r["head_dim"]
     mlp = r["mlp"] * max(1, r["experts_used"])
     params = [(attended + 2 * r["kv_heads"] * r["head_dim"]) * r["hidden"], attended * r["hidden"], 2 * mlp * r["hidden"], mlp * r["hidden"]]
@@ -81,7 +110,7 @@ def prefill_floor_us(report, precision) -> float:
 
 
 def warm(models, parts) -> None:
-    """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
+    """Kernels of every load below, compiled side by side: a few layers of a model have those of all its layers."""
     code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), prefill_chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7]).close()"
     room = lambda name, precision, kv, batch, invariance="class": (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance)  # noqa: E731
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
@@ -93,7 +122,8 @@ def warm(models, parts) -> None:
     with tempfile.TemporaryDirectory() as folder:
         chosen = sorted({j for j in jobs if models is None or j[0] in models} | always)
         for name in {j[0] for j in chosen}:
-            config = json.loads((ROOT / "bench/configs" / name / "config.json").read_text()) | {"num_hidden_layers": 2}
+            config = shape(name)
+            config |= {"num_hidden_layers": config.get("full_attention_interval", 2)}  # of hybrids one that attends, too
             (Path(folder) / name).mkdir()
             (Path(folder) / name / "config.json").write_text(json.dumps(config))
         commands = [(code, str(Path(folder) / job[0]), *map(str, job[1:])) for job in chosen]
@@ -122,7 +152,7 @@ def steps(vivace, add, count, name, precision, kv, batches) -> None:
             add(report, precision, f"model={name},batch={batch}{beside},ctx={POSITION},kv={report['kv_dtype']},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
                 limit_us=floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch), peer="transformers 5.17 + compile + CUDA graphs (archived)" if peer else None, peer_p50_us=peer)
             for metric, row in zip(("prefill", "prefill_in_turn"), prefills if alone else []):
-                add(report, precision, f"model={name},prompt={PROMPT},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision))
+                add(report, precision, f"model={name},prompt={PROMPT},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision, name))
 
 
 def strict(vivace, add) -> None:
@@ -273,7 +303,7 @@ def start(add) -> None:
     """A file of zeros: what it costs to bring weights over does not depend on their values."""
     name, precision, goal = START
     with tempfile.TemporaryDirectory() as folder:
-        size = hollow_checkpoint(folder, json.loads((ROOT / f"bench/configs/{name}/config.json").read_text()))
+        size = hollow_checkpoint(folder, shape(name))
         runs = []
         for _ in range(3):  # the first brings the file into the page cache and the kernels into theirs
             out = subprocess.run([sys.executable, "-c", _FIRST_TOKEN, folder, str(time.time())], capture_output=True, text=True, check=True)

@@ -1,4 +1,5 @@
-"""Hybrids: layers that carry a state along tokens (tests/fixtures/tiny/qwen35, qwen35_moe; test_model.py holds both to transformers)."""
+"""Hybrids: layers that carry a state along tokens (tests/fixtures/tiny/qwen35, qwen35_moe; test_model.py holds both to transformers),
+on the host or (`pytest --device cuda`) on a GPU."""
 import json
 import random
 import shutil
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from tests.reference.decoder_numpy import Decoder
+from tests.test_model_steps import DEVICE
 from vivace import _core
 
 TINY = Path(__file__).parent / "fixtures" / "tiny"
@@ -20,7 +22,7 @@ TOLERANCE = 1e-5  # of all rows' norm, in f32: sums over 200 positions in a stat
 
 
 def load(path, **options):
-    return _core.load_text_model(str(path), **{"device": "cpu", "precision": "f32", "kv_dtype": "f32", "threads": 2, "context": 256, "max_batch": 4, "prefill_chunk": 256} | options)
+    return _core.load_text_model(str(path), **{"device": DEVICE, "precision": "f32", "kv_dtype": "f32", "threads": 2, "context": 256, "max_batch": 4, "prefill_chunk": 256} | options)
 
 
 def drawn(n, seed=0):
@@ -43,6 +45,15 @@ def feed(core, ids, cuts, slot=0, start=True):
         out.append(last(core)[0])
         at += n
     return np.array(out)
+
+
+def same(got, want, one_class=False):
+    """Bit for bit; on a GPU only where all rows went in steps of prompts, since answers' rows are another class."""
+    if DEVICE == "cpu" or one_class:
+        np.testing.assert_array_equal(got, want)
+    else:
+        far = np.linalg.norm(got - want) / np.linalg.norm(want)
+        assert far < 2 * TOLERANCE, far  # each within TOLERANCE of the exact
 
 
 def every(n, total=LONG):
@@ -75,7 +86,7 @@ def test_a_state_goes_from_chunk_to_chunk(whole, n):
     name, ids, logits = whole
     cuts = every(n)
     got = feed(load(TINY / name), ids, cuts)
-    np.testing.assert_array_equal(got, logits[np.cumsum(cuts) - 1])
+    same(got, logits[np.cumsum(cuts) - 1], n > 1)
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -86,7 +97,7 @@ def test_drawn_cuts(whole, eager):
         cuts = []
         while sum(cuts) < LONG:
             cuts.append(min(r.choice((1, 1, 2, 3, 4, 5, 17, 31, 90)), LONG - sum(cuts)))
-        np.testing.assert_array_equal(feed(core, ids, cuts, slot), logits[np.cumsum(cuts) - 1])
+        same(feed(core, ids, cuts, slot), logits[np.cumsum(cuts) - 1])
 
 
 def test_sequences_side_by_side(whole):
@@ -108,7 +119,7 @@ def test_sequences_side_by_side(whole):
             at[slot] += n
             seen.append(at[slot] - 1)
         core.step(rows)
-        np.testing.assert_array_equal(last(core), logits[seen])
+        same(last(core), logits[seen])
         checked += len(seen)
     assert checked > 100
 
@@ -123,7 +134,7 @@ def test_rows_that_pad_a_step_touch_no_state(whole):
         which = range(4) if step % 2 == 0 else range(3)
         at = [30 + s + step - (step // 2 if s == 3 else 0) for s in which]
         core.step([(ids[p], p, s, True) for s, p in zip(which, at)])
-        np.testing.assert_array_equal(last(core), logits[at])
+        same(last(core), logits[at])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,11 +142,11 @@ def test_answers_alone_and_together(name):
     want = load_file(TINY / name / "expected.safetensors")
     ids, greedy = want["prompt_ids"].tolist(), want["greedy_ids"].tolist()
     prompts = [ids, drawn(70, 1), drawn(1, 2), ids[:5], drawn(33, 3)]
-    with vivace.load_model(TINY / name, device="cpu", precision="f32", kv_dtype="f32", max_batch=1) as model:
+    with vivace.load_model(TINY / name, device=DEVICE, precision="f32", kv_dtype="f32", max_batch=1) as model:
         alone = [model.generate_ids(p, max_tokens=40).tokens for p in prompts]
         assert alone[0] == greedy[:40]
     for options in ({"max_in_flight_steps": 3}, {"prefill_chunk": 16}):
-        with vivace.load_model(TINY / name, device="cpu", precision="f32", kv_dtype="f32", max_batch=3, **options) as model:
+        with vivace.load_model(TINY / name, device=DEVICE, precision="f32", kv_dtype="f32", max_batch=3, **options) as model:
             with ThreadPoolExecutor(len(prompts)) as pool:
                 got = list(pool.map(lambda p: model.generate_ids(p, max_tokens=40).tokens, prompts))
             assert got == alone, options
@@ -153,9 +164,9 @@ def test_positions_only_go_forward():
     core.step([(ids[8], 8, 0, True)])  # what was refused changed nothing
     got = last(core)
     core.step([(t, i, 1, i == 8) for i, t in enumerate(ids[:9])])
-    np.testing.assert_array_equal(last(core), got)
+    same(last(core), got)
     core.step([(t, i, 0, i == 8) for i, t in enumerate(ids[:9])])  # position 0 begins anew, without a start
-    np.testing.assert_array_equal(last(core), got)
+    same(last(core), got)
 
 
 def nested(tmp_path, name):
@@ -173,8 +184,8 @@ def nested(tmp_path, name):
 def test_published_layouts_are_the_same_model(tmp_path, whole):
     name, ids, logits = whole
     folder = nested(tmp_path, name)
-    np.testing.assert_array_equal(feed(load(folder), ids, [LONG]), logits[-1:])
-    with vivace.load_model(folder, device="cpu") as model, vivace.load_model(TINY / name, device="cpu") as plain:
+    same(feed(load(folder), ids, [LONG]), logits[-1:], True)
+    with vivace.load_model(folder, device=DEVICE) as model, vivace.load_model(TINY / name, device=DEVICE) as plain:
         assert (model.report()["unread_tensors"], plain.report()["unread_tensors"]) == ({"mtp.*": 1, "model.visual.*": 1}, {})
     if name != "qwen35_moe":
         return
@@ -188,13 +199,13 @@ def test_published_layouts_are_the_same_model(tmp_path, whole):
     folder.mkdir()
     shutil.copy(TINY / name / "config.json", folder)
     save_file(weights, folder / "model.safetensors")
-    np.testing.assert_array_equal(feed(load(folder), ids, [LONG]), logits[-1:])
+    same(feed(load(folder), ids, [LONG]), logits[-1:], True)
 
 
 def test_what_is_not_served_says_so(tmp_path):
     with pytest.raises(vivace.UnsupportedError, match="recurrent state take no e4m3"):
         load(TINY / "qwen35", precision="fp8", kv_dtype="auto")
-    with vivace.load_model(TINY / "qwen35", device="cpu", max_batch=4) as model:
+    with vivace.load_model(TINY / "qwen35", device=DEVICE, max_batch=4) as model:
         with pytest.raises(vivace.UnsupportedError, match="recurrent state cannot go back"):
             model.generate_ids(drawn(9), max_tokens=4, draft="lookup", num_speculative_tokens=2)
         assert model.report()["recurrent_layers"] == 3 and model.report()["state_bytes"] == 3 * 4 * (352 + 4 * 12 * 16)
@@ -223,4 +234,4 @@ def test_the_interval_stands_for_a_list(tmp_path, whole):
     del config["layer_types"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(TINY / name / "model.safetensors", tmp_path)
-    np.testing.assert_array_equal(feed(load(tmp_path), ids, [LONG]), logits[-1:])
+    same(feed(load(tmp_path), ids, [LONG]), logits[-1:], True)
