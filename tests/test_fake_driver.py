@@ -36,7 +36,30 @@ ANSWERS = {
     "cuMemFreeHost": "(void* p) { free(p); return 0; }",
     "cuGetErrorName": "(int e, const char** s) { *s = \"FAKE\"; return 0; }",
     "cuGetErrorString": "(int e, const char** s) { *s = \"fake\"; return 0; }",
+    # Kernels: of one parameter of so many bytes. What a stream is told is told on stderr where the test asks for it.
+    "cuKernelGetParamInfo": "(void* k, size_t i, size_t* at, size_t* n) { const char* e = getenv(\"FAKE_PARAMETER\"); *at = 0, *n = e ? atoi(e) : 8; return i > 0; }",
+    "cuKernelGetAttribute": "(int* v, int a, void* k, int d) { *v = a == 0 ? 1024 : 32; return 0; }",
+    "cuStreamCreateWithPriority": "(void** s, unsigned f, int p) { static size_t last = 0; *s = (void*)(++last << 8); return 0; }",
+    "cuStreamBatchMemOp_v2": "(void* s, unsigned n, void* ops, unsigned f) { if (getenv(\"FAKE_TELLS\")) fprintf(stderr, \"%zu wait %u\\n\", (size_t)s, n); return 0; }",
+    "cuLaunchKernelEx": "(const struct config* c, void* f, void** p, void** x) { if (getenv(\"FAKE_TELLS\")) { int early = 0; for (unsigned i = 0; i < c->attributes; ++i) early |= c->attribute[i].id == 6 && c->attribute[i].flag; fprintf(stderr, \"%zu launch %s\\n\", (size_t)c->stream, early ? \"early\" : \"behind\"); } return 0; }",
 }
+TYPES = "struct config { unsigned grid[3], block[3], smem; void* stream; struct { int id, pad, flag, rest[15]; }* attribute; unsigned attributes; };\n"
+NVRTC = """
+#include <stddef.h>
+int nvrtcVersion(int* a, int* b) { *a = 13, *b = 0; return 0; }
+int nvrtcGetNumSupportedArchs(int* n) { *n = 1; return 0; }
+int nvrtcGetSupportedArchs(int* a) { *a = 90; return 0; }
+int nvrtcCreateProgram(void** p) { *p = 0; return 0; }
+int nvrtcDestroyProgram() { return 0; }
+int nvrtcAddNameExpression() { return 0; }
+int nvrtcGetLoweredName(void* p, const char* e, const char** s) { *s = "kernel"; return 0; }
+int nvrtcCompileProgram() { return 0; }
+int nvrtcGetCUBINSize(void* p, size_t* n) { *n = 5; return 0; }
+int nvrtcGetCUBIN(void* p, char* to) { __builtin_memcpy(to, "cubin", 5); return 0; }
+int nvrtcGetProgramLogSize(void* p, size_t* n) { *n = 1; return 0; }
+int nvrtcGetProgramLog(void* p, char* to) { *to = 0; return 0; }
+const char* nvrtcGetErrorString(int e) { return "fake"; }
+"""
 PRELUDE = """
 import vivace
 from tests.dlpack_fake import CUDA, Fake
@@ -60,10 +83,12 @@ def driver(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     names = re.findall(r"^  X\((cu\w+),", (ROOT / "vivace/device/cuda_api.h").read_text(), re.M)
     assert set(ANSWERS) <= set(names) and len(names) > 60
-    text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+    text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n" + TYPES
     text += "".join(f"int {n}{ANSWERS.get(n, '() { return 0; }')}\n" for n in names if not n.startswith(("cuGreen", "cuDevRes", "cuDevSm", "cuCtxFrom")))
     (folder / "fake.c").write_text(text)
-    subprocess.run([CC, "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", folder / "fake.c"], check=True)
+    (folder / "nvrtc.c").write_text(NVRTC)
+    for library, source in (("libcuda.so.1", "fake.c"), ("libnvrtc.so", "nvrtc.c")):
+        subprocess.run([CC, "-shared", "-fPIC", "-w", "-o", folder / library, folder / source], check=True)
     return folder
 
 
@@ -72,7 +97,7 @@ def run(driver, text, tmp_path, **env):
                         "PYTHONPATH": os.pathsep.join([str(Path(__import__("vivace").__file__).parents[1]), str(ROOT)])} | env
     done = subprocess.run([sys.executable, "-c", PRELUDE + text], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return done.stdout + done.stderr if "FAKE_TELLS" in env else done.stdout
 
 
 def test_a_chip_without_kernels_is_named(driver, tmp_path):
@@ -175,3 +200,22 @@ gc.collect()
 print(*seen, waits() - first > 1)
 """, tmp_path)
     assert out.split() == ["0", "0", "0", "True"], out
+
+
+def test_no_launch_begins_before_the_gate_in_front_of_it_is_open(driver, tmp_path):
+    """A kernel that may begin while the one before it ends takes its part of every SM; behind a gate it would do so while others are to have the device."""
+    nvrtc = dict(VIVACE_NVRTC=str(driver / "libnvrtc.so"))
+    bytes_of = re.search(r"takes 1 parameters of 8 bytes together; one argument struct of (\d+) bytes came", run(driver, "said(cast, 1)", tmp_path, **nvrtc))
+    out = run(driver, """
+import sys
+from vivace import _core
+def three(stream):
+    _core.set_stream(stream)
+    for _ in range(3): cast(1)
+    _core.set_stream(None)
+with vivace.Scheduler("cuda:1") as gpu, gpu.work("w", qos=vivace.best_effort(), worst_ms=50) as work:
+    print("begin", file=sys.stderr, flush=True)
+    work.run(three, three)
+""", tmp_path, FAKE_TELLS="1", FAKE_PARAMETER=bytes_of[1], **nvrtc)
+    told = [line.split() for line in out.partition("begin")[2].splitlines() if re.match(r"\d+ (wait|launch)", line)]
+    assert [t[1:] for t in told] == 2 * [["wait", "2"], ["launch", "behind"], ["launch", "early"], ["launch", "early"]] and len({t[0] for t in told}) == 1, out

@@ -1,12 +1,12 @@
 #include "gpu_runtime.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "array.h"
 #include "errors.h"
 #include "gil.h"
 #include "vivace/base/check.h"
-#include "vivace/exec/cuda_stream.h"
 #include "vivace/ops/kernel_store.h"
 
 namespace vivace::python {
@@ -19,8 +19,13 @@ struct Seen {
 };
 
 /// Wrappers of streams that others own, by handle. A program works on a handful; guarded by the GIL.
+std::vector<Seen> seen;
+/// Streams that Vivace owns; guarded by the GIL.
+std::vector<exec::CudaStream*> lent;
+
 Result<exec::CudaStream*> stream_of(int ordinal, void* handle) {
-  static std::vector<Seen> seen;
+  for (exec::CudaStream* const s : lent)
+    if (s->handle() == handle && s->device()->info().ordinal == ordinal) return s;
   for (const Seen& s : seen)
     if (s.device == ordinal && s.handle == handle) return s.stream.get();
   VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
@@ -49,6 +54,11 @@ Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<S
 }
 
 bool stream_is_overridden() { return overridden; }
+
+void lend_stream(exec::CudaStream& stream) {
+  if (std::find(lent.begin(), lent.end(), &stream) == lent.end()) lent.push_back(&stream);
+}
+void take_back(const exec::CudaStream& stream) { std::erase(lent, &stream); }
 
 array::Exec exec_on_gpu() {
   array::Exec exec;

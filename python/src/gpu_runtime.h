@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "tensor.h"
+#include "vivace/exec/cuda_stream.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::python {
@@ -12,6 +13,11 @@ Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<S
 
 /// Whether set_stream() sends this thread's ops to a stream of the caller's choice.
 bool stream_is_overridden();
+
+/// Ops that are sent to `stream`'s handle go through it, and so heed the gates that it passes, until take_back(). GIL
+/// held.
+void lend_stream(exec::CudaStream& stream);
+void take_back(const exec::CudaStream& stream);
 
 /// use_stream.
 void add_gpu_runtime(nb::module_& m);

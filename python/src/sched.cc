@@ -8,6 +8,7 @@
 
 #include "errors.h"
 #include "gil.h"
+#include "gpu_runtime.h"
 #include "vivace/base/check.h"
 #include "vivace/exec/cuda_stream.h"
 #include "vivace/sched/work.h"
@@ -26,6 +27,17 @@ struct Scheduler {
 
 /// Its face in Python calls nothing else once it is closed.
 struct Work {
+  explicit Work(std::unique_ptr<sched::Work> w) : live(std::move(w)) {}
+  Work(Work&&) = default;
+  ~Work() { close(); }
+  exec::CudaStream* on_gpu() const {
+    return live && live->place() == Place::device ? &static_cast<exec::CudaStream&>(live->stream()) : nullptr;
+  }
+  void close() {
+    if (const exec::CudaStream* const s = on_gpu(); s != nullptr) take_back(*s);
+    const NoGil release;
+    live.reset();
+  }
   std::unique_ptr<sched::Work> live;
 };
 
@@ -120,17 +132,14 @@ void add_sched(nb::module_& m) {
       .def("multiprocessors", [](const Work& w) { return w.live->multiprocessors(); })
       .def("stream",
            [](const Work& w) {
-             return w.live->place() == Place::host
-                        ? uintptr_t{0}
-                        : reinterpret_cast<uintptr_t>(static_cast<exec::CudaStream&>(w.live->stream()).handle());
+             exec::CudaStream* const s = w.on_gpu();
+             if (s != nullptr) lend_stream(*s);
+             return s == nullptr ? uintptr_t{0} : reinterpret_cast<uintptr_t>(s->handle());
            })
       .def("begin", [](const Work& w) { check(without_gil([&] { return w.live->begin(); })); })
       .def("gate", [](const Work& w) { check(without_gil([&] { return w.live->gate(); })); })
       .def("end", [](const Work& w) { check(without_gil([&] { return w.live->end(); })); })
-      .def("close", [](Work& w) {  // whoever else still holds this, a traceback say, holds no place
-        const NoGil release;
-        w.live.reset();
-      });
+      .def("close", &Work::close);  // whoever else still holds this, a traceback say, holds no place
   nb::class_<Scheduler>(m, "Scheduler")
       .def_static(
           "open",

@@ -397,8 +397,8 @@ TEST(Dispatcher, AdmittedSetsNeverMiss) {
   const auto real = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(dice); };
   const auto draw = [&](double a, double b) { return std::exp(real(std::log(a), std::log(b))); };
   int admitted_sets = 0, refused = 0, near_miss = 0, calls = 0;
-  const char* const given = std::getenv("VV_SCHED_SETS");  // 100000: minutes
-  const int sets_wanted = given != nullptr ? std::atoi(given) : 20'000;
+  const char* const given = std::getenv("VV_SCHED_SETS");
+  const int sets_wanted = given != nullptr ? std::atoi(given) : 100'000;  // 3 s
   for (int set = 0; set < sets_wanted; ++set) {
     Words words;
     Capacity capacity;
@@ -468,7 +468,7 @@ TEST(Dispatcher, AdmittedSetsNeverMiss) {
   }
   EXPECT_GT(admitted_sets, sets_wanted / 2);
   EXPECT_GT(refused, sets_wanted / 10);
-  EXPECT_GT(calls, 100'000);
+  EXPECT_GT(calls, 5 * sets_wanted);
   EXPECT_GT(near_miss, 20) << "the bound is never near: the test would not see a looser one fail";
 }
 

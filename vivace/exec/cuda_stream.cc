@@ -76,11 +76,12 @@ Status CudaStream::launch(const Launch& launch) {
                   strf("cuda stream: launch of %s: its kernel is loaded on cuda:%d, the stream is on cuda:%d",
                        launch.op, launch.kernel->device->info().ordinal, dev().info().ordinal));
   VV_TRY(dev().bind());
+  const bool behind_gate = std::exchange(behind_gate_, false);
   const device::LaunchShape shape = {.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                                      .block = {launch.block[0], launch.block[1], launch.block[2]},
                                      .smem_bytes = launch.smem_bytes,
                                      .cluster = {launch.cluster, 1, 1},
-                                     .pdl = launch.pdl};
+                                     .pdl = launch.pdl && !behind_gate};
   return device::launch(*launch.kernel, shape, handle(), launch.args, launch.args_bytes);
 }
 
@@ -149,6 +150,7 @@ Status CudaStream::pass(Gate& gate, uint32_t mask) {
   if (g == nullptr) return foreign("pass", "gate", dev());
   VV_TRY(check_mask("cuda", gate, mask));
   VV_TRY(dev().bind());
+  behind_gate_ = true;
   return g->queue_pass(handle(), mask);
 }
 

@@ -9,7 +9,8 @@
 namespace vivace::exec {
 
 /// A device stream under the contract. A capture becomes one graph; kernels with Launch::pdl keep
-/// their programmatic dependency in it. In a capture nothing may allocate device memory or load
+/// their programmatic dependency in it, but for the first one behind a gate, which begins when the
+/// gate is open and not before. In a capture nothing may allocate device memory or load
 /// code on this thread: the driver refuses it, and end_capture() then reports the lost capture.
 /// Work that the caller puts on handle() itself is captured too.
 class CudaStream final : public Stream {
@@ -45,6 +46,7 @@ class CudaStream final : public Stream {
   device::Stream stream_;
   std::shared_ptr<const device::Residence> memory_;  // may be null
   bool capturing_ = false;
+  bool behind_gate_ = false;  // nothing was launched since pass()
 };
 
 class CudaEvent final : public Event {
