@@ -6,17 +6,19 @@ A part is a process of its own, so that what breaks in one leaves the others; a 
 loads a policy alone and measures it alone first, at the pace of its rows. Windows:
 b1      pi0.5 at 30 Hz beside Qwen3-8B, one sequence: gated; ungated (two streams); urgent (the policy on the most urgent stream, no gates);
         Poisson arrivals, bursts of three, 50 Hz, a phase that drifts; a step of the language model with gates and without, nobody urgent
-more    beside eight sequences, 32, one of 30,000 tokens, prompts of 1,024 one behind the other
-three   policy, Qwen3-8B and Qwen3-0.6B: each one's share
+more    beside eight sequences, 32, one of 30,000 tokens, prompts of 1,024 one behind the other, eight chats with prompts of 8,000 (chats)
+three   policy, Qwen3-8B and Qwen3-0.6B: each one's share; policy, Qwen3-8B and Whisper turbo that hears a stream (asr)
 two     the language model in a second process
 torch   a step of the same shape in PyTorch, on a stream that no gate holds
 Rows: clock=wall is predict() as its caller sees it, clock=device what the device says of the call: only like is compared with like.
 --calls FOLDER keeps every call of a window: when it began, both clocks, the chip's clock behind it, and what the scheduler saw meanwhile (a step of a
 prompt, say). --stretch-ms and --chunk are the language model's: others of its gates' distance and of the tokens that a step of a prompt takes.
-`n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
-calls leave of its rate alone. --rows names windows of b1 and more; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
+wait_*_us: what a call waited for others: for its turn, and what the device took for it over the median of calls alone; wait_limit_us is its bound, the longest
+stretch and 100 us. `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
+calls leave of its rate alone, which is measured once every sequence has begun to answer, with answers that end one after the other. --rows names windows of b1, more and three; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
 """
 import argparse
+import bisect
 import contextlib
 import gc
 import json
@@ -38,8 +40,10 @@ from tools.receipt import CUT, Receipt  # noqa: E402
 
 PARTS = ("b1", "more", "three", "two", "torch")
 SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "poisson": 6, "bursts": 6, "hz50": 6, "drift": 6,
-           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "three": 8, "two": 8, "torch": 8}
-SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc",
+           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "three": 8, "asr": 8, "two": 8, "torch": 8}
+SPEECH = "whisper-large-v3-turbo"
+BESIDE_US = 100  # that a call may wait beside the longest stretch
+SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "vivace/models/whisper/*.cc",
            "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]
 
 
@@ -57,6 +61,7 @@ class Set:
             self.given = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8)], prompt=[2, 17, 301], state=np.zeros(32, np.float32))
             self.policy_options, self.precision = dict(config="pi05", num_views=1, statistics="none", threads=2), "f32"
             self.large = self.small = folder / "tiny_gguf/llama_q4_1.gguf"
+            self.speech_shape, self.prefill = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=1, decoder_attention_heads=1, encoder_ffn_dim=128, decoder_ffn_dim=128), 96
             self.position, self.tokens, self.long, self.options, self.steps = 24, 24, 64, dict(threads=2, context=128), 20
         else:
             folder = ROOT / "bench/configs"
@@ -65,6 +70,7 @@ class Set:
             self.precision = "fp8_static"
             self.policy_options = dict(config="pi05", precision="fp8_static", num_views=2, action_horizon=50, num_steps=10, prompt_tokens=64, random_weights=True, calibration=[self.given])
             self.large, self.small = folder / "qwen3-8b", folder / "qwen3-0.6b"
+            self.speech_shape, self.prefill = {}, 8000
             self.position, self.tokens, self.long, self.steps = 1016, 400, 30_000, 300
             self.options = dict(precision="bf16", random_weights=True, context=2048, prefill_chunk=512)
 
@@ -147,16 +153,18 @@ class Writer:
         self.model, self.tokens, self.prompts, self.prompt = model, tokens, prompts, prompt
         self.vocab, self.made, self.total = model.report()["vocab"], 0, 0
         self.lock, self.over, self.failure = threading.Lock(), threading.Event(), None
-        self.open = [self.submit() for _ in range(streams + (streams if ahead is None else ahead))]  # so that a place is never empty
+        self.streams, self.spoken = streams, set()
+        # More than places, so that none is ever empty. First answers end one after the other: else all prompts would come at once, again and again, and no second be like the next.
+        self.open = [self.submit(max(1, tokens * (i + 1) // streams) if i < streams else tokens) for i in range(streams + (streams if ahead is None else ahead))]
         self.thread = threading.Thread(target=self.poll, daemon=True)
         self.thread.start()
 
-    def submit(self):
+    def submit(self, tokens):
         self.made += 1
         ids = [(i * 7919 + 13) % (self.vocab - 8) + 4 for i in range(self.prompt)]
         if self.prompts:
             ids[0] = 4 + self.made % (self.vocab - 8)
-        return self.model._stream(ids, None, max_tokens=self.tokens)
+        return self.model._stream(ids, None, max_tokens=tokens)
 
     def poll(self):
         while not self.over.wait(0.02):
@@ -174,17 +182,20 @@ class Writer:
             for i, stream in enumerate(self.open):
                 done = False
                 for token, _, finish, _ in stream._request.read():
-                    self.total += token is not None and (self.prompt if self.prompts else 1)
+                    if token is not None:
+                        self.total += self.prompt if self.prompts else 1
+                        self.spoken.add(i)
                     done |= finish is not None
                     if finish == "error":
                         stream._request.check()
                 if done:
-                    self.open[i] = self.submit()
+                    self.open[i] = self.submit(self.tokens)
             return self.total
 
     def running(self, tokens, seconds=40):
+        """Until there are so many tokens, and every sequence has begun to answer."""
         until = time.monotonic() + seconds
-        while self.count() < tokens:
+        while self.count() < tokens or len(self.spoken) < self.streams:
             if time.monotonic() > until:
                 raise RuntimeError(f"no {tokens} tokens within {seconds} s")
             time.sleep(0.01)
@@ -284,14 +295,26 @@ class Part:
         if gpu:
             stats = gpu.stats()
             steps = [length for tenant, kind, when, length in gpu.trace() if tenant == llm and kind == "step"][-int(stats[llm]["calls"] - before[llm]["calls"]) or None:] if llm in stats else []
+            more |= self.waits(calls, gpu)
             arm = {k: stats["arm"][k] - before["arm"][k] for k in ("missed", "rejected", "overruns", "lost", "demoted")}
             more |= arm | {"bound_us": max((r["bound_us"] for r in stats.values() if r["class"] != "guaranteed"), default=None)}
-            note += f"; bound {more['bound_us']:.0f} us; " + " ".join(f"{k}={v}" for k, v in arm.items())
+            more["wait_limit_us"] = more["bound_us"] + BESIDE_US
+            note += f"; waits up to {more['wait_max_us']:.0f} of {more['wait_limit_us']:.0f} us; " + " ".join(f"{k}={v}" for k, v in arm.items())
             if steps:
                 more |= {"step_p50_us": quantile(steps, 0.5), "step_p99_us": quantile(steps, 0.99), "step_max_us": max(steps)}
                 note += f"; a step p50 {more['step_p50_us']:.0f} p99 {more['step_p99_us']:.0f} max {more['step_max_us']:.0f} us"
         self.calls(case, calls, note, row=row, **more)
         return calls
+
+    def waits(self, calls, gpu) -> dict:
+        """What each call waited for others: its turn as the scheduler saw it, and its time on the device over the median of those alone."""
+        clock, alone = (calls.device, self.alone.device) if max(self.alone.device) else (calls.wall, self.alone.wall)
+        usual, turns = quantile(alone, 0.5), [0.0] * len(clock)
+        for tenant, kind, when, length in gpu.trace():
+            if tenant == "arm" and kind == "wait" and (call := bisect.bisect_right(calls.began, when) - 1) >= 0:
+                turns[call] += length
+        each = [turn + max(0.0, took - usual) for turn, took in zip(turns, clock)]
+        return {"wait_p50_us": quantile(each, 0.5), "wait_p99_us": quantile(each, 0.99), "wait_max_us": max(each)}
 
     def prepare(self):
         """A policy that nobody schedules, alone, at its pace."""
@@ -369,6 +392,74 @@ def part_more(p):
                     finally:
                         writer.close()
                 gc.collect()
+        with p.row("chats"):
+            if p.wants("chats"):
+                chats, context, ctx = (4, 128, s.position) if s.tiny else (8, 8704, 256)
+                with s.llm(gpu, name="chats", min_share=0.1, max_batch=chats + 1, context=context) as llm:
+                    talk, long = Writer(llm, chats, ctx, s.tokens, ahead=0), Writer(llm, 1, s.prefill, 1, prompts=True, ahead=0)  # a prompt when the one before is through
+                    try:
+                        talk.running(2 * chats)
+                        long.running(s.prefill)
+                        rate, first, begun = talk.rate(max(0.3, 2 * min(1.0, p.scale))), long.count(), time.perf_counter()
+                        p.window("chats", f"mode=gated,beside={s.large.name},batch={chats},ctx={ctx},prompts={s.prefill},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("chats")), talk, rate, gpu, "chats")
+                        p.emit(op="e2e", case=f"mode=gated,beside={s.large.name},batch={chats},prompts={s.prefill},metric=prompts", dtype=llm.report()["precision"], row="chats", **{"pass": None},
+                               note=f"{(long.count() - first) / (time.perf_counter() - begun):.0f} tokens/s of prompts meanwhile")
+                    finally:
+                        long.close()
+                        talk.close()
+
+
+class Hearer:
+    """A stream of speech: each half second its window is encoded and its text made anew. `times`: us from due to done."""
+
+    def __init__(self, model, made=8):
+        import numpy as np
+
+        self.core, self.times, self.over, self.failure = model._live, [], threading.Event(), None
+        t = self.core.tokens()
+        self.asked = {"window": 0, "prompt": [t["sot"], t["first_language"], t["transcribe"], t["no_timestamps"]], "suppress": [t["eot"]], "timestamps": False, "most": made}
+        self.sound = np.random.default_rng(0).normal(0, 0.1, 480_000).astype(np.float32)
+        self.update()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def update(self):
+        self.core.encode([(self.sound, 0, 3000, 1.5)])
+        self.core.decode([self.asked])
+
+    def run(self):
+        due = time.perf_counter()
+        try:
+            while not self.over.wait(max(0.0, due - time.perf_counter())):
+                self.update()
+                self.times.append(1e6 * (time.perf_counter() - due))
+                due = max(due + 0.5, time.perf_counter())
+        except Exception as e:  # noqa: BLE001 - close() raises it
+            self.failure = e
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+
+def hearing(p, gpu, arm, writer):
+    import vivace
+
+    s, config = p.s, json.loads((ROOT / "bench/configs" / SPEECH / "config.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config | s.speech_shape))
+        speech = gpu.load_model(folder, name="asr", qos=vivace.burstable(min_share=0.1, stretch_ms=s.stretch_ms), random_weights=True)
+    with speech:
+        hearer = Hearer(speech)
+        try:
+            calls = p.window("asr", f"mode=gated,beside={s.large.name}+{SPEECH},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("asr")), writer, None, gpu, "large")
+        finally:
+            hearer.close()
+        times, stats = hearer.times, gpu.stats()["asr"]
+        p.emit(op="e2e", case=f"mode=gated,model={SPEECH},metric=update", dtype=speech.report()["precision"], tool="host clock", p50_us=quantile(times, 0.5), p99_us=quantile(times, 0.99), max_us=max(times),
+               n=len(times), row="asr", **{"pass": None}, note=f"each 0.5 s, beside {len(calls.wall)} calls and {s.large.name}; {speech.report()['gates']} gates, stretches up to {stats['bound_us']:.0f} us")
 
 
 def part_three(p):
@@ -379,20 +470,26 @@ def part_three(p):
     with vivace.Scheduler(s.device) as gpu:
         arm = s.scheduled_arm(gpu, p.alone)
         shares = {"large": 0.1, "small": 0.05} if s.tiny else {"large": 0.45, "small": 0.15}
-        writers = {name: Writer(s.llm(gpu, path, name, shares[name]), 1, s.position, s.tokens) for name, path in (("large", s.large), ("small", s.small))}
-        for writer in writers.values():
-            writer.running(10)
+        writers = {"large": Writer(s.llm(gpu, s.large, "large", shares["large"]), 1, s.position, s.tokens)}
         with p.row("three"):
             if p.wants("three"):
-                before, at, tokens = gpu.stats(), time.perf_counter(), writers["small"].count()
-                calls = p.window("three", f"mode=gated,beside={s.large.name}+{s.small.name},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("three")), writers["large"], None, gpu, "large")
-                took, after = 1e6 * (time.perf_counter() - at), gpu.stats()
-                for name in shares:
-                    share = (after[name]["device_us"] - before[name]["device_us"]) / took
-                    p.emit(op="e2e", case=f"mode=gated,tenant={name},of=three,metric=share", dtype="bf16", n=len(calls.wall), row="three", device_share=share, least=shares[name], promised=after[name]["promised"],
-                           **{"pass": None}, note=f"{share:.3f} of the device's time, at least {shares[name]:.2f}" + (f"; {(writers['small'].count() - tokens) / took * 1e6:.1f} tokens/s" if name == "small" else ""))
-        for writer in writers.values():
-            writer.close()
+                with s.llm(gpu, s.small, "small", shares["small"]) as small:
+                    writers["small"] = Writer(small, 1, s.position, s.tokens)
+                    for writer in writers.values():
+                        writer.running(10)
+                    before, at, tokens = gpu.stats(), time.perf_counter(), writers["small"].count()
+                    calls = p.window("three", f"mode=gated,beside={s.large.name}+{s.small.name},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("three")), writers["large"], None, gpu, "large")
+                    took, after = 1e6 * (time.perf_counter() - at), gpu.stats()
+                    for name in shares:
+                        share = (after[name]["device_us"] - before[name]["device_us"]) / took
+                        p.emit(op="e2e", case=f"mode=gated,tenant={name},of=three,metric=share", dtype="bf16", n=len(calls.wall), row="three", device_share=share, least=shares[name], promised=after[name]["promised"],
+                               **{"pass": None}, note=f"{share:.3f} of the device's time, at least {shares[name]:.2f}" + (f"; {(writers['small'].count() - tokens) / took * 1e6:.1f} tokens/s" if name == "small" else ""))
+                    writers.pop("small").close()
+        with p.row("asr"):
+            if p.wants("asr"):
+                writers["large"].running(10)
+                hearing(p, gpu, arm, writers["large"])
+        writers["large"].close()
 
 
 def part_two(p):
@@ -501,7 +598,7 @@ def start_part(name, args, end, log):
 
 
 def table(rows) -> list[str]:
-    out = [f"{'row':<10} {'clock':<7} {'n':>6} {'p50 ms':>8} {'p99':>8} {'p99.9':>8} {'max':>8} {'/alone':>7} {'tok/s':>8} {'ideal':>8} {'bound us':>8}"]
+    out = [f"{'row':<10} {'clock':<7} {'n':>6} {'p50 ms':>8} {'p99':>8} {'p99.9':>8} {'max':>8} {'/alone':>7} {'tok/s':>8} {'ideal':>8} {'wait us':>8} {'limit us':>8}"]
     show = lambda v, scale=1.0, digits=2: f"{v / scale:8.{digits}f}" if v is not None else " " * 8  # noqa: E731
     for r in rows:
         if r.get("pass") is False:
@@ -509,7 +606,7 @@ def table(rows) -> list[str]:
         elif "clock=" in r["case"]:
             part = dict(x.split("=", 1) for x in r["case"].split(",")).get("part", "")
             out.append(f"{r.get('row', '') + ('/' + part if part else ''):<10} {r['case'].rsplit('=', 1)[1]:<7} {r['n']:>6} {show(r['p50_us'], 1e3)} {show(r['p99_us'], 1e3)} {show(r['p999_us'], 1e3)} {show(r['max_us'], 1e3)} "
-                       f"{r['p999_over_alone']:7.3f} {show(r.get('tokens_per_s'), 1, 1)} {show(r.get('ideal_tokens_per_s'), 1, 1)} {show(r.get('bound_us'), 1, 0)}")
+                       f"{r['p999_over_alone']:7.3f} {show(r.get('tokens_per_s'), 1, 1)} {show(r.get('ideal_tokens_per_s'), 1, 1)} {show(r.get('wait_max_us'), 1, 0)} {show(r.get('wait_limit_us'), 1, 0)}")
         else:
             out.append(f"{r.get('row', ''):<10} {r['case']}: {show(r.get('p50_us'), 1, 1)} us; {r['note']}")
     return out
@@ -518,7 +615,7 @@ def table(rows) -> list[str]:
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--parts", default=",".join(PARTS), help="with commas between")
-    p.add_argument("--rows", help="of b1 and more: these windows alone, with commas between")
+    p.add_argument("--rows", help="of b1, more and three: these windows alone, with commas between")
     p.add_argument("--seconds", type=float, default=240, help="for everything; a window that does not fit is a row that says so")
     p.add_argument("--scale", type=float, default=1.0, help="of every window")
     p.add_argument("--facts", type=Path, help="of tools/device_facts.py: chip and limits; without it no receipt")

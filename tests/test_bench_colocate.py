@@ -1,5 +1,6 @@
 """bench/bench_colocate.py end to end on the host with models of the tests: its rows, and that a part which breaks leaves the others."""
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,52 @@ def test_time_is_kept():
     part.calls("mode=alone", calls, row="alone")
     assert len(said) == 3 and said[2]["p50_us"] == 1000 and said[2]["max_us"] == 2000 and said[2]["p999_over_alone"] == 1
     assert any("broken" in line for line in bench_colocate.table(said)) and any(line.startswith("alone") for line in bench_colocate.table(said))
+
+
+def test_rows_of_speech_and_of_chats(tmp_path):
+    done, rows = run(tmp_path, "--parts", "more,three", "--rows", "chats,asr", "--scale", "0.05", "--seconds", "200")
+    if any("refused" in r["note"] or "LimitExceeded" in r["note"] or "deadline" in r["note"] for r in rows.values() if r.get("pass") is False):
+        pytest.skip("this machine is busy")
+    assert done.returncode == 0, done.stdout[-3000:]
+    chats, asr = rows["chats", "wall"], rows["asr", "wall"]
+    assert chats["tokens_per_s"] > 0 and chats["wait_limit_us"] == pytest.approx(chats["bound_us"] + 100, rel=1e-3) and 0 <= chats["wait_p50_us"] <= chats["wait_max_us"]
+    assert asr["tokens_per_s"] > 0 and "prompts meanwhile" in rows["chats", ""]["note"]
+    assert rows["asr", ""]["n"] >= 1 and rows["asr", ""]["p50_us"] > 0 and re.search(r"[1-9]\d* gates", rows["asr", ""]["note"])
+    assert "wait us" in done.stdout
+
+
+def test_what_a_call_waited():
+    """Its turn, and what the device took over the median alone; on a device without a clock of its own the host's."""
+    part = bench_colocate.Part("b1", None, 1.0, 0.0, set())
+    part.alone, calls = bench_colocate.Calls(), bench_colocate.Calls()
+    part.alone.device, part.alone.wall = [90.0, 100.0, 110.0], [500.0] * 3
+    calls.began, calls.device, calls.wall = [1000.0, 2000.0, 3000.0], [100.0, 150.0, 80.0], [501.0, 551.0, 700.0]
+    gpu = type("Gpu", (), {"trace": lambda _: [("arm", "wait", 900.0, 9e9), ("arm", "wait", 1001.0, 7.0), ("llm", "step", 2001.0, 9e9), ("arm", "call", 2001.0, 9e9), ("arm", "wait", 3500.0, 30.0)]})()
+    assert part.waits(calls, gpu) == {"wait_p50_us": 30.0, "wait_p99_us": 50.0, "wait_max_us": 50.0}
+    part.alone.device = [0.0] * 3
+    assert part.waits(calls, gpu)["wait_max_us"] == 230.0
+
+
+def test_answers_end_one_after_the_other():
+    """Prompts that come all at once would make a model's rate that of where a window begins: first answers have lengths of their own, and nothing is counted before all have begun."""
+    asked, said = [], []
+
+    class Answer:
+        def __init__(self, n):
+            self._request, self.left = self, n
+
+        def read(self):
+            if len(said) < 3 or not self.left:  # the first reads find nothing
+                said.append(0)
+                return []
+            self.left -= 1
+            return [(7, 0.0, None if self.left else "length", 0)]
+
+        def close(self):
+            pass
+
+    model = type("Model", (), {"report": lambda _: {"vocab": 100}, "_stream": lambda _, ids, text, max_tokens: asked.append(max_tokens) or Answer(max_tokens)})()
+    writer = bench_colocate.Writer(model, 4, 5, 20)
+    writer.running(1, seconds=30)
+    assert asked[:8] == [5, 10, 15, 20, 20, 20, 20, 20] and writer.count() >= 4 and len(writer.spoken) >= 4
+    writer.close()
