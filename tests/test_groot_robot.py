@@ -285,6 +285,21 @@ def test_over_the_wire(tmp_path, words):
                 assert np.array_equal(client.ask(fields | {"vivace": {"noise": given["noise"]}})["actions"], want)
 
 
+def test_cameras_of_any_size_over_the_wire(tmp_path, words):
+    """As the checkpoint's processor scales them (test_groot_frames.py), in rows or planes."""
+    path = folder(tmp_path, image_target_size=[256, 256], shortest_image_edge=256, crop_fraction=0.95, use_albumentations=True)
+    front, wrist = RNG.integers(0, 256, (480, 640, 3), np.uint8), RNG.integers(0, 256, (240, 424, 3), np.uint8)
+    fields = {"images": {"front": front, "wrist": wrist}, "state": np.float32([0.1, -0.5, 0.2, -1.0, 0.3]), "prompt": "go on"}
+    with load(path, statistics="auto", num_views=0, tokenizer=words[0]) as robot:
+        assert robot.report()["resize"] == "area"
+        want = robot.infer(fields, seed=7)["actions"]
+        with vivace.PolicyHost(robot, port=0, deadline=30.0) as host, Robot(host) as client:
+            for images in (fields["images"], {name: x.transpose(2, 0, 1).copy() for name, x in fields["images"].items()}):
+                assert np.array_equal(client.ask(fields | {"images": images, "vivace": {"seed": 7}})["actions"], want)
+            line, _ = client.refused(fields | {"images": {"front": front[:16], "wrist": wrist}})
+            assert "becomes more pixels" in line
+
+
 def test_plan_and_bench(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
     path = str(folder(tmp_path))

@@ -22,7 +22,7 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
 
     config: "pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16", or "auto": by config.json's type and the tensors. num_views: camera slots, 0 = the robot's (3 where it is not known). action_horizon, num_steps: of a chunk and its flow, 0 = the
     checkpoint's. batch: observations of one call. prompt_tokens: most tokens of a prompt. resize: "openpi"
-    (antialiased, u8) or "lerobot" (bilinear, f32), "auto" as the checkpoint was saved. statistics: "auto" reads
+    (antialiased, u8) or "lerobot" (bilinear, f32), of GR00T "area", "bicubic", "bilinear" or "none"; "auto" as the checkpoint was saved. statistics: "auto" reads
     norm_stats.json or lerobot's processor files and answers in the robot's units, "none" gives normalised actions.
     robot: which of several folders under assets/. delta: a boolean a dimension: that action is a step from the state. tokenizer:
     tokenizer.json or tokenizer.model of PaliGemma, where it is not beside the checkpoint; token ids need none.
@@ -266,7 +266,7 @@ class Policy(Loaded):
             if dtype == "bf16":
                 value = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
             else:
-                value = np.frombuffer(raw, {"f32": np.float32, "f16": np.float16, "i32": np.int32}[dtype])
+                value = np.frombuffer(raw, {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}[dtype])
             seen.append((name, step, value.reshape(shape)))
         return seen
 

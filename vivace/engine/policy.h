@@ -12,7 +12,8 @@ struct PolicyOptions {
   std::string config;               // pi05 | pi0 | pi0fast | smolvla | groot_n17 | groot_n16
   std::string device = "auto";      // auto | cpu | cuda | cuda:N
   std::string precision = "auto";   // auto | f32 | bf16 | fp8 | fp8_static
-  std::string resize = "auto";      // how frames become 224 x 224: openpi | lerobot; auto: as the checkpoint was saved
+  std::string resize = "auto";      // how frames become the network's: openpi | lerobot, of groot area | bicubic |
+                                    // bilinear | none; auto: as the checkpoint was saved
   std::string statistics = "auto";  // auto: of the checkpoint, an error if it has none; none: actions stay normalised
   std::vector<bool> delta;          // dimensions whose actions are steps from the state: it is added again
   std::string robot;                // which of several statistics; empty: the only one

@@ -5,6 +5,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/registry.h"
+#include "vivace/models/groot/frames.h"
 #include "vivace/models/groot/model.h"
 #include "vivace/models/layer/config_values.h"
 
@@ -86,12 +87,6 @@ Status read_stack(const JsonValue& root, const char* key, Stack* s) {
   return {};
 }
 
-/// The multiple of a token's side that Eagle's processor scales a side to: the nearest, of two the even one.
-int64_t nearest(int64_t pixels, int64_t side) {
-  const int64_t n = pixels / side, over = 2 * (pixels % side);
-  return std::max<int64_t>(n + (over > side || (over == side && n % 2 == 1)), 1) * side;
-}
-
 Status read_image_size(const JsonValue& root, GrootConfig* c) {
   const auto size = root.find("image_target_size");
   if (!size.has_value() || size->is_null()) {
@@ -100,15 +95,15 @@ Status read_image_size(const JsonValue& root, GrootConfig* c) {
     // Images keep their shape: as wide as cameras of 16 : 9 are.
     int64_t edge = c->image_height;
     VV_TRY(read_count(root, "shortest_image_edge", &edge, kMostSide));
-    c->image_height = nearest(edge, c->vision.token_side());
-    c->image_width = nearest(edge * 16 / 9, c->vision.token_side());
+    c->image_height = nearest_multiple(edge, c->vision.token_side());
+    c->image_width = nearest_multiple(edge * 16 / 9, c->vision.token_side());
     return {};
   }
   if (!size->is_array() || size->size() != 2) return size->error(Code::kCorruptData, "wanted [height, width]");
   int64_t side[2], *to = side;
   for (const JsonValue v : *size) {
     VV_ASSIGN(*to, v.as_int());
-    if (c->n16 && *to > 0 && *to <= kMostSide) *to = nearest(*to, c->vision.token_side());
+    if (c->n16 && *to > 0 && *to <= kMostSide) *to = nearest_multiple(*to, c->vision.token_side());
     if (*to < c->vision.token_side() || *to > kMostSide || *to % c->vision.token_side() != 0)
       return v.error(Code::kCorruptData,
                      strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->vision.token_side()),

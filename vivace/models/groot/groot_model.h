@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/engine/gpu_timer.h"
 #include "vivace/exec/plan.h"
+#include "vivace/models/groot/frames.h"
 #include "vivace/models/groot/pipeline.h"
 #include "vivace/models/groot/statistics.h"
 #include "vivace/models/layer/model_base.h"
@@ -37,6 +38,8 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   };
 
   Status check_options();
+  /// How frames of any size become the network's, and room for what comes out.
+  Status read_frames();
   /// Statistics, and which embodiments are loaded.
   Status read_embodiment();
   void declare_context();
@@ -66,7 +69,8 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   Status check_tokens(const engine::Observation& o, size_t i) const;
   Status check_actions(const engine::Observation& o, size_t i) const;
   static vision::Pixels pixels(const engine::Frame& f) { return {f.data, f.height, f.width, f.stride, f.plane}; }
-  Grid grid(const engine::Frame& f) const { return vision::grid_of(pixels(f), config_.vision); }
+  /// As the network sees the frame; of a frame that check_views() took.
+  Grid grid(const engine::Frame& f) const;
   int64_t tokens_of(const engine::Frame& f) const { return grid(f).patches() / config_.vision.token_patches(); }
   /// Index in weights_.embodiments of what an observation names; -1: not loaded.
   int slot_of(const engine::Observation& o) const;
@@ -86,6 +90,7 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   engine::PolicyLimits limits_;
   int64_t horizon_ = 0;                   // of the network; limits_.horizon is how many of its actions mean something
   GrootStatistics statistics_;
+  FrameScaler scaler_;
   GrootWeights weights_;
   GrootBuffers buffers_;
   ContextInputs seen_;

@@ -8,6 +8,7 @@
 #include "vivace/engine/json_text.h"
 #include "vivace/models/groot/groot_model.h"
 #include "vivace/models/layer/calibration.h"
+#include "vivace/models/layer/config_values.h"
 #include "vivace/ops/rope_freqs.h"
 
 namespace vivace::models::groot {
@@ -24,9 +25,7 @@ Status GrootModel::check_options() {
                                     {"max_action_tokens", options_.max_action_tokens != 0},
                                     {"delta", !options_.delta.empty()}})
     if (given) return Status(Code::kInvalidArgument, std::string(what) + ": not an option of " + family_);
-  if (options_.resize != "auto" && options_.resize != "none")
-    return Status(Code::kInvalidArgument, "resize: " + family_ + " has auto and none, got '" + options_.resize +
-                                              "'; frames come as the network takes them");
+  VV_TRY(read_frames());
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   VV_TRY(check_act_scales(plan_, options_.act_scales, QuantizationSites(config_).count()));
   const auto range = [](const char* what, int value, int64_t most) {
@@ -57,6 +56,26 @@ Status GrootModel::check_options() {
   limits_.image_token = static_cast<int>(config_.image_token);
   limits_.image_height = config_.image_height, limits_.image_width = config_.image_width;
   return read_embodiment();
+}
+
+Status GrootModel::read_frames() {
+  VV_ASSIGN(const FrameRules rules, read_frame_rules(source_.checkpoint(), config_, options_.resize));
+  scaler_ = FrameScaler(rules);
+  if (!scaler_.on()) return {};
+  // What keeps its shape may be as wide as cameras of 16 : 9 are.
+  const bool wide = rules.kind == FrameRules::Kind::area && !rules.letterbox;
+  const int64_t edge = wide ? rules.edge : 1;
+  FrameScaler::Size most{config_.image_height, config_.image_width};
+  for (int64_t width = edge; width <= (wide ? edge * 16 / 9 : edge); ++width) {
+    const auto size = scaler_.size(edge, width, int64_t{kMostSide} * kMostSide);
+    if (!size.has_value() || size->height > kMostSide || size->width > kMostSide)
+      return Status(Code::kCorruptData,
+                    strf("processor_config.json: images become more than %ld pixels high or wide",
+                         static_cast<long>(kMostSide)));
+    if (size->height * size->width > most.height * most.width) most = *size;
+  }
+  config_.image_height = most.height, config_.image_width = most.width;
+  return {};
 }
 
 Status GrootModel::read_embodiment() {
@@ -368,7 +387,7 @@ engine::Report GrootModel::report() const {
       {"activations_to_e4m3", plan_.eight ? engine::json_string(plan_.fixed ? "calibrated" : "by token") : "null"},
       {"threads", number(runtime_->threads())},
       {"multiprocessors", number(runtime_->multiprocessors())},
-      {"resize", engine::json_string("none")},
+      {"resize", engine::json_string(name(scaler_.rules().kind))},
       {"statistics", engine::json_string(statistics_.source)},
       {"robot", engine::json_string("any")},
       {"cameras", cameras},

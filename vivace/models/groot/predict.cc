@@ -6,6 +6,7 @@
 #include "vivace/engine/urgent.h"
 #include "vivace/models/groot/groot_model.h"
 #include "vivace/models/layer/calibration.h"
+#include "vivace/models/layer/config_values.h"
 #include "vivace/models/vla/noise.h"
 
 namespace vivace::models::groot {
@@ -28,6 +29,12 @@ int GrootModel::slot_of(const Observation& o) const {
   return found == slots_.end() ? -1 : static_cast<int>(found - slots_.begin());
 }
 
+GrootModel::Grid GrootModel::grid(const Frame& f) const {
+  if (!scaler_.on()) return vision::grid_of(pixels(f), config_.vision);
+  const FrameScaler::Size s = *scaler_.size(f.height, f.width, config_.image_height * config_.image_width);
+  return vision::grid_of({nullptr, s.height, s.width, 0, 0}, config_.vision);
+}
+
 Status GrootModel::check_views(const Observation& o, size_t i) const {
   if (o.views.size() != static_cast<size_t>(limits_.views))
     return bad(i, Code::kInvalidArgument,
@@ -38,15 +45,25 @@ Status GrootModel::check_views(const Observation& o, size_t i) const {
   const int64_t side = config_.vision.token_side(), most = config_.image_height * config_.image_width;
   for (const Frame& f : o.views) {
     if (f.data == nullptr) continue;
-    if (f.height < 1 || f.width < 1 || f.height > most || f.width > most || f.plane < 0 ||
+    if (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide || f.plane < 0 ||
         f.stride < (f.plane == 0 ? f.width * 3 : f.width))
       return bad(i, Code::kInvalidShape,
-                 strf("a frame has rows and columns of RGB, got %ld x %ld with %ld bytes a row",
-                      static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
+                 strf("a frame has 1 to %ld rows and columns of RGB, got %ld x %ld with %ld bytes a row",
+                      static_cast<long>(kMostSide), static_cast<long>(f.height), static_cast<long>(f.width),
+                      static_cast<long>(f.stride)));
+    if (scaler_.on()) {
+      if (!scaler_.size(f.height, f.width, most).has_value())
+        return bad(i, Code::kInvalidShape,
+                   strf("a frame of %ld x %ld becomes more pixels than %ld x %ld once the checkpoint's processor has "
+                        "scaled it: crop it to a shape between that of its cameras and a square",
+                        static_cast<long>(f.height), static_cast<long>(f.width),
+                        static_cast<long>(config_.image_height), static_cast<long>(config_.image_width)));
+      continue;
+    }
     if (f.height % side != 0 || f.width % side != 0 || f.height * f.width > most)
       return bad(i, Code::kInvalidShape,
                  strf("a frame's height and width are multiples of %ld, with no more pixels than %ld x %ld, got %ld x "
-                      "%ld: scale it as the checkpoint's processor does",
+                      "%ld: scale it as the checkpoint's processor does, or put its processor_config.json beside it",
                       static_cast<long>(side), static_cast<long>(config_.image_height),
                       static_cast<long>(config_.image_width), static_cast<long>(f.height), static_cast<long>(f.width)));
   }
@@ -142,7 +159,7 @@ void GrootModel::write_view(const Frame& f, Rows* at) {
   const vision::VisionInputs& in = seen_.images;
   const Grid g = grid(f);
   const int64_t first = at->patches;
-  vision::write_patches(pixels(f), config_.vision,
+  vision::write_patches(scaler_.on() ? scaler_.scale(pixels(f)) : pixels(f), config_.vision,
                         seen_in_.host<uint8_t>(in.pixels) + first * config_.vision.patch_values(),
                         seen_in_.host<int32_t>(in.line) + first, seen_in_.host<int32_t>(in.column) + first);
   std::fill_n(seen_in_.host<int32_t>(in.image) + first, g.patches(), static_cast<int32_t>(at->views));
@@ -361,6 +378,7 @@ Status GrootModel::observe(std::span<const Observation> observations, const Prob
   VV_TRY(show("positions", 1, seen_.turn[2]));
   ops::Recorder rec(stream, ops::Weights::constant);
   VV_TRY(seen_in_.copy_in(stream));
+  VV_TRY(show("pixels", -1, seen_.images.pixels));
   VV_TRY(record_context(rec, context(show), seen_));
   VV_TRY(acted_in_.copy_in(stream));
   VV_TRY(show("noise", -1, acted_.x));
