@@ -173,7 +173,7 @@ def stress(s, found):
 
 def soak(s, found):
     """Five minutes of mixed load; slopes of memory, descriptors and threads."""
-    return [Part("soak", [sys.executable, "tools/soak.py", "--device", "cuda", "--model", "tests/fixtures/tiny/llama_untied", "--seconds", 300, "--rows", "ROWS"], 320, limit=420)]
+    return [Part("soak", [sys.executable, "tools/soak.py", "--device", "cuda", "--tiny", "--seconds", 300, "--rows", "ROWS"], 320, limit=420)]
 
 
 RANDOM_MODELS = {"text": 5, "crowd": 3, "hybrid": 2, "policy": 3, "groot": 2, "smolvla": 1}  # kind -> processes

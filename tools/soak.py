@@ -16,7 +16,9 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,6 +30,14 @@ sys.path.insert(0, str(ROOT))
 LIMITS = {"rss_mb": 64.0, "device_mb": 16.0, "fds": 1.0, "threads": 1.0}
 PROMPTS = 12
 SOURCES = ["tools/soak.py", "vivace/serve/*.cc", "vivace/serve/*.h", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "python/src/*.cc"]
+
+
+def tiny(parent: Path) -> Path:
+    """A model of the tests with a tokenizer of two letters, for a machine that has no weights."""
+    folder = parent / "llama"
+    shutil.copytree(ROOT / "tests/fixtures/tiny/llama", folder)
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}))
+    return folder
 
 
 class Load:
@@ -221,6 +231,7 @@ def main(argv=None) -> int:
     p.add_argument("--seconds", type=float, default=60)
     p.add_argument("--device", default="cpu")
     p.add_argument("--model", default="smollm2-135m-instruct")
+    p.add_argument("--tiny", action="store_true", help="a model of the tests in its place")
     p.add_argument("--callers", type=int, default=8, help="threads, and as many asyncio tasks")
     p.add_argument("--interval", type=float, default=1.0, help="seconds between samples")
     p.add_argument("--patience", type=float, default=120.0, help="seconds that one request may take")
@@ -230,7 +241,10 @@ def main(argv=None) -> int:
     args = p.parse_args(argv)
     if args.receipt and args.device != "cpu":
         p.error("--receipt is of the CPU; a GPU's receipt is made by tools/device_run.py soak")
-    facts = soak(args)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.tiny:
+            args.model = tiny(Path(folder))
+        facts = soak(args)
     print(json.dumps(facts, indent=1))
     if args.rows:
         with args.rows.open("a") as f:

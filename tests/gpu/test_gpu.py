@@ -90,6 +90,8 @@ def test_waits_for_its_inputs_and_its_readers(op, case, constant):
 
 def rows_only(op, case):
     """Whether each port has a row a token or nothing to do with T, and what is written has a row a token."""
+    if getattr(reference(op), "TOGETHER", False) or "mask" in case.dtypes and not by_row(op, "mask") and "mask_slot" not in case.dtypes:
+        return False
     for port in case.dtypes:
         if not by_row(op, port) and (port in case.shapes or "T" in re.findall(r"[A-Za-z]\w*", ports(op)[port]["shape"]) or ports(op)[port]["io"] != "in"):
             return False

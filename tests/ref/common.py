@@ -8,6 +8,7 @@ A reference module `tests/ref/<op>.py` holds:
     SCRATCH = ("scratch",)           optional: inout ports whose content means nothing
     chosen(port, got, want, inputs)  optional: of several answers that the documents allow the nearest to what came
     JUDGED = ("out", "scales")       optional: written ports that, where all are there, judged(got, inputs) -> excess judges together
+    TOGETHER = True                 optional: a call's rows are parts of one thing, and none can be left out
     WHOLE = ("order",)               optional: ports whose rows depend on how many rows there are
     DOMAIN = Domain(...)             what a valid call is beyond the table (tests/differential/domain.py)
 

@@ -4,6 +4,8 @@ import numpy as np
 from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
 
+TOGETHER = True  # frames of one signal
+
 
 def ref(x, peak, length=None, *, range=8, dtypes, dims, **_):
     frames = dims["T"] // max(dims["B"], 1)

@@ -4,6 +4,8 @@ import numpy as np
 from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding
 
+TOGETHER = True  # frames of one signal
+
 
 def frames_of(x, W, hop, pad, count):
     """[B, count, W]: the samples of each frame."""

@@ -1,8 +1,6 @@
 """tools/soak.py: a few seconds of it hold, and each kind of fault that it is there to find is found."""
 import json
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,11 +8,7 @@ from tools import soak
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny model with a tokenizer of two letters."""
-    folder = tmp_path_factory.mktemp("m") / "llama"
-    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "tiny" / "llama", folder)
-    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}))
-    return folder
+    return soak.tiny(tmp_path_factory.mktemp("m"))
 
 
 @pytest.fixture

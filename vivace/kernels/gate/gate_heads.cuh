@@ -8,10 +8,20 @@
 
 namespace vivace::kernels {
 
+/// 1 / (1 + exp(-y)), within 8 units in the last place also where it is small: what the exponent's product with log2(e) lost
+/// is worth |y| units, so it is made up for.
+__device__ __forceinline__ float sigmoid(float y) {
+  constexpr float kLog2e = 1.44269502f, kRest = 1.92596299e-8f, kLn2 = 0.693147182f;
+  const float e = -kLog2e * y, lost = fmaf(-kLog2e, y, -e) - kRest * y;
+  const float power = quick_exp2(e) * (fabsf(e) < 256.0f ? fmaf(kLn2, lost, 1.0f) : 1.0f);  // beyond, nothing or infinite
+  return quick_reciprocal(1.0f + power);
+}
+
 /// Grid: ceil(T * N / warps) blocks. With a norm a head is read twice, the second time from the first-level cache.
 template <class E, GateHeadsPolicy P>
 __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant__ GateHeadsArgs a) {
-  constexpr int V = P.vec;
+  // Each lane's share is the same neighbours by one access or by many: the sum of squares has one order.
+  constexpr int V = 16 / sizeof(E);
   // T * N is below 2^31; a division of 64 bits would be a call, with registers kept around it.
   const uint32_t head = blockIdx.x * P.warps + threadIdx.x / 32, N = static_cast<uint32_t>(a.N);
   const int64_t t = head / N;
@@ -22,11 +32,19 @@ __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant
   const E* const x = static_cast<const E*>(a.x) + t * a.x_stride + int64_t{n} * a.D;
   const E* const gate = static_cast<const E*>(a.gate) + t * a.gate_stride + int64_t{n} * a.G;
   E* const out = static_cast<E*>(a.out) + t * a.out_stride + int64_t{n} * a.D;
+  const auto read = [&](const E* p, int d, float (&v)[V]) {
+    if constexpr (P.vec == V) {
+      load<V>(p + d, v);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[i] = d + i < a.D ? to_float(p[d + i]) : 0.0f;
+    }
+  };
   float factor = 1.0f, v[V], g[V];
   if (a.weight != nullptr) {
     float square = 0.0f;
     for (int d = lane * V; d < a.D; d += 32 * V) {
-      load<V>(x + d, v);
+      read(x, d, v);
 #pragma unroll
       for (int i = 0; i < V; ++i) square += v[i] * v[i];
     }
@@ -35,15 +53,17 @@ __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant
   const bool one = a.G == 1;
   const float of_all = one ? to_float(gate[0]) : 0.0f;
   for (int d = lane * V; d < a.D; d += 32 * V) {
-    load<V>(x + d, v);
-    if (!one) load<V>(gate + d, g);
+    read(x, d, v);
+    if (!one) read(gate, d, g);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float y = one ? of_all : g[i], open = quick_reciprocal(1.0f + quick_exp2(-1.4426950409f * y));
+      if (P.vec != V && d + i >= a.D) break;
+      const float y = one ? of_all : g[i], open = sigmoid(y);
       if (a.weight != nullptr) v[i] *= factor * load_as_float(a.weight, a.weight_dtype, d + i);
       v[i] *= a.silu ? y * open : open;
+      if constexpr (P.vec != V) out[d + i] = from_float<E>(v[i]);
     }
-    store<V>(out + d, v);
+    if constexpr (P.vec == V) store<V>(out + d, v);
   }
 }
 

@@ -17,7 +17,7 @@ struct GateHeadsArgs {
   DType dtype, weight_dtype;
 };
 
-/// A warp a head, `warps` of them a block, `vec` neighbouring elements a lane and step.
+/// A warp a head, `warps` of them a block, 16 bytes a lane and step by accesses of `vec` elements.
 struct GateHeadsPolicy {
   int32_t warps, vec;
   constexpr bool operator==(const GateHeadsPolicy&) const = default;

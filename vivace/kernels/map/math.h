@@ -302,7 +302,10 @@ VV_HD inline T left_shift(T x, T n) {
 }
 template <class T>
 VV_HD inline T right_shift(T x, T n) {
-  if (static_cast<W<T>>(n) >= sizeof(T) * 8) return x < T(0) ? T(-1) : T(0);
+  if (static_cast<W<T>>(n) >= sizeof(T) * 8) {
+    if constexpr (Wrap<T>::is_signed) return x < 0 ? T(-1) : T(0);
+    return 0;
+  }
   return static_cast<T>(x >> n);
 }
 
