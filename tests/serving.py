@@ -113,6 +113,13 @@ def serve(*options, env=None, alone=()):
     assert "Traceback" not in log and "leaked" not in log, log
 
 
+def comply(url: str, form: str, cases: list[str], *more: str) -> None:
+    """Cases of llm-comply, a public conformance suite: every one passes."""
+    done = subprocess.run([Path(sys.executable).with_name("llm-comply"), "-u", f"{url}/v1", "-m", NAME, "-k", "none", "--format", form, "--json", "-f", ",".join(cases), *more], capture_output=True, text=True, timeout=120)
+    results = json.loads(done.stdout)["results"]
+    assert done.returncode == 0 and len(results) == len(cases) and all(r["status"] == "passed" for r in results), done.stdout
+
+
 def data_of(text: str) -> list:
     """The JSON objects of a stream's events; "[DONE]" as it is."""
     return [json.loads(d) if d != "[DONE]" else d for d in re.findall(r"^data: (.*)$", text, re.M)]

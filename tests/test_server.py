@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import vivace
-from tests.serving import NAME, SAY, data_of, model_path, serve
+from tests.serving import NAME, SAY, comply, data_of, model_path, serve
 
 ASK = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Name three colours."}]
 
@@ -272,21 +273,47 @@ def test_metrics_are_what_prometheus_reads(server):
             assert buckets == sorted(buckets) and buckets[-1] == count > 0 and next(s for s in f.samples if s.name.endswith("_sum"))
 
 
-# Left out: calls that are forced, which are refused so far; images, which a language model does not see; reasoning of named models.
+# Forced calls: test_server_tools.py, with a template that has tools. A picture: test_images.py, with a model that sees. Left out: reasoning of named models.
 COMPLY = {
     "openai-chat": ["chat-basic-response", "chat-system-prompt", "chat-multi-turn", "chat-streaming-response", "chat-streaming-usage", "chat-error-handling"],
-    "open-responses": ["basic-response", "system-prompt", "multi-turn", "streaming-response", "streaming-usage", "assistant-phase", "response-output-phase-schema", "compact-missing-model", "error-handling"],
+    "open-responses": ["basic-response", "system-prompt", "multi-turn", "streaming-response", "streaming-usage", "assistant-phase", "response-output-phase-schema", "compact-response", "compact-missing-model", "error-handling"],
     "anthropic": ["anth-basic-response", "anth-system-prompt", "anth-multi-turn", "anth-streaming-response", "anth-streaming-usage", "anth-error-handling"],
 }
 
 
 @pytest.mark.parametrize("form", COMPLY)
 def test_llm_comply(server, form):
-    """A public conformance suite."""
-    done = subprocess.run([Path(sys.executable).with_name("llm-comply"), "-u", f"{server.url}/v1", "-m", NAME, "-k", "none", "--format", form, "--json", "-f", ",".join(COMPLY[form])], capture_output=True, text=True, timeout=120)
-    got = json.loads(done.stdout)
-    assert done.returncode == 0 and len(got["results"]) == len(COMPLY[form]), done.stdout
-    assert all(r["status"] == "passed" for r in got["results"]), done.stdout
+    comply(server.url, form, COMPLY[form])
+
+
+NODE = """
+import {ask} from '%s';
+const [url, model] = process.argv.slice(-2), told = [];
+for await (const e of await ask(url, {model, messages: [{role: 'user', content: 'Say 🙂 and Zürich.'}], max_tokens: 24, logit_bias: {'%d': 100}})) told.push(e);
+const leaves = new AbortController();
+try {
+  for await (const e of await ask(url, {model, messages: [{role: 'user', content: 'Count on and on.'}], max_tokens: 900, min_tokens: 900}, leaves.signal)) leaves.abort();
+} catch (e) { told.push(e.name); }
+try { await ask(url, {model, messages: []}); } catch (e) { told.push(e.message); }
+console.log(JSON.stringify(told));
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("node") and int(subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.lstrip("v").split(".")[0]) >= 20), reason="no node 20")
+def test_node(server, model, tmp_path):
+    """fetch and its stream: the words of a whole answer, letters of several bytes in one piece, who leaves is not answered, errors are read."""
+    example = Path(__file__).parents[1] / "examples/node/ask_server.mjs"
+    done = subprocess.run(["node", example, server.url, NAME, "Name three colours."], capture_output=True, text=True, timeout=120)
+    whole = server.chat([{"role": "user", "content": "Name three colours."}], max_tokens=48)[2]
+    assert done.stdout == f"{whole['choices'][0]['message']['content']}\n{whole['usage']['completion_tokens']} tokens\n", done
+    letter = model.text.encode("ü")[0]  # the first of its two bytes, or both
+    (tmp_path / "more.mjs").write_text(NODE % (example.as_uri(), letter))
+    done = subprocess.run(["node", tmp_path / "more.mjs", server.url, NAME], capture_output=True, text=True, timeout=120)
+    *chunks, left, refused = json.loads(done.stdout)
+    whole = server.chat([{"role": "user", "content": "Say 🙂 and Zürich."}], max_tokens=24, logit_bias={str(letter): 100})[2]
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"]) == whole["choices"][0]["message"]["content"] and chunks[-1]["usage"] == whole["usage"] | chunks[-1]["usage"]
+    assert any(ord(c) > 127 for c in whole["choices"][0]["message"]["content"])
+    assert left == "AbortError" and server.until_idle() < 10 and refused.startswith("400: messages"), (left, refused)
 
 
 def test_the_example():

@@ -15,7 +15,7 @@ import pytest
 
 import vivace
 from tests import chat_templates
-from tests.serving import NAME, inside, model_path
+from tests.serving import NAME, comply, inside, model_path
 from vivace import _core, structured
 from vivace.server import constraints, tools
 from vivace.server.engine import Engine
@@ -189,6 +189,12 @@ def free():
         model._text = dataclasses.replace(model.text, template=chat_templates.THINKING)
         with inside(model, Engine) as (engine, url):
             yield engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.mark.parametrize("form, case", [("openai-chat", "chat-tool-calling"), ("open-responses", "tool-calling"), ("anthropic", "anth-tool-calling")])
+def test_llm_comply(free, form, case):
+    """A public conformance suite: a call that must be made."""
+    comply(str(free[1].base_url).removesuffix("/v1/"), form, [case])
 
 
 @pytest.mark.parametrize("how", ["required", "named", "one"])
