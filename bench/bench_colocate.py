@@ -62,7 +62,7 @@ class Set:
             self.policy_options, self.precision = dict(config="pi05", num_views=1, statistics="none", threads=2), "f32"
             self.large = self.small = folder / "tiny_gguf/llama_q4_1.gguf"
             self.speech_shape, self.prefill = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=1, decoder_attention_heads=1, encoder_ffn_dim=128, decoder_ffn_dim=128), 96
-            self.position, self.tokens, self.long, self.options, self.steps = 24, 24, 64, dict(threads=2, context=128), 20
+            self.position, self.tokens, self.long, self.options, self.steps = 24, 24, 64, dict(threads=2, context=128, num_kv_blocks="full"), 20
         else:
             folder = ROOT / "bench/configs"
             self.policy, self.hz, self.deadline_ms, self.blocking_ms = folder / "pi05-base", 30, 15, 0.5
@@ -72,7 +72,7 @@ class Set:
             self.large, self.small = folder / "qwen3-8b", folder / "qwen3-0.6b"
             self.speech_shape, self.prefill = {}, 8000
             self.position, self.tokens, self.long, self.steps = 1016, 400, 30_000, 300
-            self.options = dict(precision="bf16", random_weights=True, context=2048, prefill_chunk=512)
+            self.options = dict(precision="bf16", random_weights=True, context=2048, prefill_chunk=512, num_kv_blocks="full")
 
         if chunk:
             self.options["prefill_chunk"] = chunk
@@ -147,7 +147,8 @@ def observe(policy, given, starts, clock=None) -> Calls:
 
 
 class Writer:
-    """Keeps `streams` answers of a model under way, and counts their tokens; prompts=True: prompts of one token of answer, none like another."""
+    """Keeps `streams` answers of a model under way, and counts their tokens; prompts=True: prompts of one token of answer, none like another.
+    All other prompts are the same one, whose KV blocks are found: what runs is decode, and the chip's clock is not that behind a prompt's products."""
 
     def __init__(self, model, streams, prompt, tokens, prompts=False, ahead=None):
         self.model, self.tokens, self.prompts, self.prompt = model, tokens, prompts, prompt
