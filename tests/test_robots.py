@@ -194,17 +194,14 @@ def test_padding_is_zeros_to_the_networks_width_alone(tmp_path):
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("command", [["run", "hi"], ["verify", "--precision", "bf16"], ["calibrate"], ["plan"], ["bench", "--steps", "2"]])
+@pytest.mark.parametrize("command", [["plan"], ["bench", "--steps", "2"]])
 def test_the_command_line(tmp_path, capsys, command):
     from vivace.cli import main
 
     folder = checkpoint(tmp_path, asset="droid")
-    status = main([*command, "--model", str(folder), "--device", "cpu", "--json"])
+    assert main([*command, "--model", str(folder), "--device", "cpu", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    if command[0] in ("plan", "bench"):
-        assert status == 0 and (said["report"]["robot"] == "droid" and said["total_bytes"] > 1e6 if command[0] == "plan" else said["rows"][0]["p50_us"] > 0)
-    else:
-        assert status == 1 and said["error"]["code"] == "Unsupported" and "is a robot's policy; `vivace plan`, `bench` and `serve-policy` take one" in said["error"]["message"]
+    assert said["report"]["robot"] == "droid" and said["total_bytes"] > 1e6 if command[0] == "plan" else said["rows"][0]["p50_us"] > 0
 
 
 def test_a_field_by_two_names(tmp_path):

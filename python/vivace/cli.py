@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
         p.set_defaults(run=run)
         return p
 
-    p = command("run", cmd_run, "Answer a prompt, streaming.")
+    p = command("run", cmd_run, "Answer a prompt, streaming; of a robot's policy: the actions for an observation.")
     add_load_options(p)
     p.add_argument("prompt", nargs="?", help="the question; without one, each line of standard input is a turn of a chat")
     p.add_argument("--system", help="system message")
@@ -134,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--min-p", type=float, default=0.0)
     p.add_argument("--repetition-penalty", type=float, default=1.0)
     p.add_argument("--seed", type=SEED, default=0)
+    cli_policy.add_observations(p)
 
     from vivace.speech import command as speech
 
@@ -235,18 +236,20 @@ def parser() -> argparse.ArgumentParser:
     from vivace import bench_serve
 
     bench_serve.add_options(command("bench-serve", bench_serve.run, "`vivace bench serve`: time a server under load that does not wait for it."), COUNT)
-    p = command("calibrate", cmd_calibrate, "Find the scales that --precision fp8_static needs, from prompts, and keep them.")
+    p = command("calibrate", cmd_calibrate, "Find the scales that --precision fp8_static needs, from prompts, or a policy's from observations, and keep them.")
     p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--prompts", metavar="FILE", help="text, a prompt a line; default: a few that come with Vivace")
     p.add_argument("--percentile", type=float, default=100.0, help="of the magnitudes that a scale covers")
-    p = command("verify", cmd_verify, "Say what a precision plan costs in accuracy: layer by layer, at the end, in perplexity.")
+    cli_policy.add_observations(p)
+    p = command("verify", cmd_verify, "Say what a precision plan costs in accuracy: layer by layer, at the end, in perplexity; of a robot's policy stage by stage and in its actions.")
     p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--precision", required=True, help="the plan in question")
     p.add_argument("--against", default="bf16", help="the plan that it is compared with")
     p.add_argument("--text", metavar="FILE", help="what both read; default: a few prompts that come with Vivace")
     p.add_argument("--context", type=COUNT, default=0, help="tokens of the text that are read; 0: as many as there are, at most 512")
+    cli_policy.add_observations(p)
     p = command("pack", cmd_pack, "Compile the ops' CUDA kernels into one file, for machines without NVRTC. Needs no GPU.")
     p.add_argument("-o", "--output", required=True, help="the pack to write, NAME.vvp")
     p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
@@ -301,8 +304,12 @@ def peak_rss_mb() -> float:
 
 def cmd_run(args) -> int:
     from vivace.conversation import Conversation, reply
+    from vivace import cli_policy
     from vivace.repl import forgot, show
 
+    if cli_policy.is_policy(args):
+        return cli_policy.run(args)
+    cli_policy.no_observations(args)
     drawn = {"max_tokens": args.max_tokens, **{n: getattr(args, n) for n in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")}}
     with load(args) as model:
         if args.prompt is not None:
@@ -632,7 +639,9 @@ def cmd_calibrate(args) -> int:
     from vivace import calibrate, cli_policy, files
     from vivace.model import find_compiler, resolve
 
-    cli_policy.refuse(args)
+    if cli_policy.is_policy(args):
+        return cli_policy.calibrate(args)
+    cli_policy.no_observations(args)
     prompts = None if args.prompts is None else [line for line in files.read_text(args.prompts).splitlines() if line.strip()]
     find_compiler(args.device)
     scales = calibrate.act_scales(resolve(args.model), prompts, percentile=args.percentile, device=args.device)
@@ -649,7 +658,9 @@ def cmd_verify(args) -> int:
     from vivace import cli_policy, files
     from vivace.verify import verify
 
-    cli_policy.refuse(args)
+    if cli_policy.is_policy(args):
+        return cli_policy.verify(args)
+    cli_policy.no_observations(args)
     prompts = None if args.text is None else [files.read_text(args.text)]
     r = verify(args.model, precision=args.precision, against=args.against, prompts=prompts, device=args.device, context=args.context)
     if args.json:

@@ -1,4 +1,4 @@
-"""The command line's robot policies: `vivace serve-policy`, and what `plan` and `bench` say of a checkpoint that is one."""
+"""The command line's robot policies: `vivace serve-policy`, and what `run`, `plan`, `bench`, `verify` and `calibrate` do with a checkpoint that is one."""
 from __future__ import annotations
 
 import argparse
@@ -15,12 +15,111 @@ def is_policy(args) -> bool:
 
 
 def refuse(args) -> None:
-    """For commands of language models alone. Errors: UnsupportedError says which do."""
+    """For commands of language models alone. Errors: UnsupportedError says which take a policy."""
     from vivace.errors import UnsupportedError
 
     if is_policy(args):
-        raise UnsupportedError(f"{args.command}: {args.model} is a robot's policy; `vivace plan`, `bench` and `serve-policy` take one, and in Python vivace.load_model(path) with infer() "
-                               "and calibration=[...] (docs/robots.md)")
+        raise UnsupportedError(f"{args.command}: {args.model} is a robot's policy; `vivace run`, `plan`, `bench`, `verify`, `calibrate` and `serve-policy` take one (docs/robots.md)")
+
+
+def add_observations(p) -> None:
+    """What a policy is shown, of commands that take language models too."""
+    group = p.add_argument_group("of a robot's policy")
+    group.add_argument("--observation", action="append", default=[], metavar="FILE", help="NAME.npz with fields by the robot's names, or the record of an episode; may be given several times")
+    group.add_argument("--image", action="append", default=[], metavar="NAME=FILE", help="a camera's picture, PNG, JPEG or WebP, that joins every observation; may be given several times")
+    group.add_argument("--robot", default="auto", help="whose names the fields have: aloha, aloha_sim, droid, libero, or any with --camera; auto: the checkpoint's")
+    group.add_argument("--camera", action="append", default=[], metavar="NAME", help="of robot any: a camera's name under images, in order of the policy's slots")
+    group.add_argument("--embodiment", metavar="NAME", help="of GR00T: a name of embodiment_id.json, or a number")
+    group.add_argument("--statistics", default="auto", choices=("auto", "none"), help="none: actions stay normalised")
+    group.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model or tokenizer.json, where it is not beside the checkpoint")
+
+
+def no_observations(args) -> None:
+    """Errors: InvalidArgumentError where a language model is shown what a policy takes."""
+    from vivace.errors import InvalidArgumentError
+
+    for name in ("observation", "image", "camera", "embodiment", "tokenizer"):
+        if getattr(args, name):
+            raise InvalidArgumentError(f"--{name}: of robots' policies; {args.model} is a language model")
+
+
+def _only_models(args, **defaults) -> None:
+    from vivace.errors import InvalidArgumentError
+
+    for name, default in defaults.items():
+        if getattr(args, name) != default:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')}: of language models; {args.model} is a robot's policy")
+
+
+def _shown(args, prompt=None) -> list[dict]:
+    from vivace import observations
+    from vivace.errors import InvalidArgumentError
+
+    if not args.observation and not args.image:
+        raise InvalidArgumentError(f"{args.command}: {args.model} is a robot's policy; show it something by --observation FILE or --image NAME=FILE (docs/cli.md)")
+    return observations.read(args.observation, args.image, prompt)
+
+
+def _open(args, precision, seen, **more):
+    """The policy that reads `seen`, with scales of theirs where the plan wants some."""
+    import vivace
+
+    number = args.embodiment is not None and args.embodiment.isascii() and args.embodiment.isdigit()
+    options = dict(device=args.device, threads=getattr(args, "threads", 0), statistics=args.statistics, tokenizer=args.tokenizer, num_views=len(args.camera), embodiment=int(args.embodiment) if number else args.embodiment, **more)
+    if precision == "fp8_static":
+        with vivace.load_model(args.model, precision="bf16", **options) as policy:
+            options["calibration"] = [policy._read("calibration", fields, args.robot, args.camera)[1] for fields in seen]
+    return vivace.load_model(args.model, precision=precision, **options)
+
+
+def run(args) -> int:
+    """Prints the actions of each observation."""
+    _only_models(args, system=None, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0)
+    seen, rows = _shown(args, args.prompt), []
+    with _open(args, args.precision, seen) as policy:
+        for i, fields in enumerate(seen):
+            start = time.perf_counter()
+            actions = policy.infer(fields, robot=args.robot, cameras=args.camera, seed=args.seed + i)["actions"]
+            rows.append({"actions": actions.tolist(), "seed": args.seed + i, "ms": (time.perf_counter() - start) * 1e3, "device_ms": policy.device_us() / 1e3})
+            if not args.json:
+                print("\n".join(" ".join(f"{v:>11.6g}" for v in row) for row in rows[-1]["actions"]), flush=True)
+                print(f"{len(actions)} actions of {len(actions[0])} dimensions, {rows[-1]['ms']:.1f} ms", file=sys.stderr)
+        if args.json:
+            report = policy.report()
+            print(json.dumps({"family": report["family"], "precision": report["precision"], "device": report["device"], "chunks": rows}))
+    return 0
+
+
+def calibrate(args) -> int:
+    """Finds and keeps the scales that --precision fp8_static takes for the same observations."""
+    from vivace import calibrate
+
+    _only_models(args, prompts=None)
+    seen = _shown(args)
+    with _open(args, "bf16", seen) as policy:
+        given = [policy._read("calibrate", fields, args.robot, args.camera)[1] for fields in seen]
+        scales = policy._kept_scales(given, args.percentile)
+    if args.json:
+        print(json.dumps({"plan": calibrate.PLAN, "percentile": args.percentile, "observations": len(seen), "act_scales": scales}))
+    else:
+        print(f"{len(scales)} scales of {len(seen)} observations, {min(scales):.3g} to {max(scales):.3g}, kept for precision {calibrate.PLAN} of these observations")
+    return 0
+
+
+def verify(args) -> int:
+    """Says what a precision plan costs against another, stage by stage and in the actions."""
+    from vivace.policy_verify import verify
+
+    _only_models(args, text=None, context=0)
+    seen = _shown(args)
+    r = verify(lambda precision: _open(args, precision, seen), seen, precision=args.precision, against=args.against, robot=args.robot, cameras=args.camera)
+    if args.json:
+        print(json.dumps(r))
+        return 0
+    for row in r["stages"]:
+        print(f"{row['name']:<28} {row['step'] if row['step'] >= 0 else '':>3} error {row['error']:.2e}")
+    print(f"{args.precision} against {args.against}, {r['observations']} observations: actions {r['actions_error']:.2e} relative, {r['max_error']:.3g} at most in the robot's units, cosine {r['cosine']:.6f}")
+    return 0
 
 
 def _load(args, **more):
@@ -107,7 +206,8 @@ def add_serve(p, count, whole) -> None:
     p.add_argument("--horizon", type=count, default=0, help="actions of a chunk; 0: the checkpoint's")
     p.add_argument("--steps", type=count, default=0, help="of the flow; 0: the checkpoint's")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--precision", default="auto", help="auto, f32, bf16 or fp8")
+    p.add_argument("--precision", default="auto", help="auto, f32, bf16, fp8, or fp8_static with --observation")
+    p.add_argument("--observation", action="append", default=[], metavar="FILE", help="of fp8_static: what its scales are taken from, as `vivace calibrate` takes it; may be given several times")
     p.add_argument("--threads", type=count, default=0)
     p.add_argument("--delta", type=_flags, default=(), metavar="1,1,0", help="a number a dimension: 1 where that action is a step from the state")
     p.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model or tokenizer.json, where it is not beside the checkpoint")
@@ -144,6 +244,7 @@ def cmd_serve(args) -> int:
 def _served(args):
     """(load(), robot, cameras) of what is to be served."""
     import vivace
+    from vivace import observations
     from vivace.demo import closed_loop, reach
 
     options = dict(device=args.device, precision=args.precision, threads=args.threads, batch=args.batch)
@@ -151,5 +252,13 @@ def _served(args):
         return lambda: reach.load(horizon=args.horizon, steps=args.steps, **options), "any", reach.CAMERAS
     if args.checkpoint == closed_loop.FOLDER.name and not os.path.exists(args.checkpoint):
         return lambda: closed_loop.load(horizon=args.horizon, steps=args.steps, **options), "any", reach.CAMERAS
-    return lambda: vivace.load_model(args.checkpoint, config=args.config, num_views=args.views or len(args.camera), action_horizon=args.horizon, num_steps=args.steps, robot=args.statistics_of, delta=getattr(args, "delta", ()),
-                                     tokenizer=args.tokenizer, **options), args.robot, args.camera
+    options |= dict(config=args.config, num_views=args.views or len(args.camera), action_horizon=args.horizon, num_steps=args.steps, robot=args.statistics_of, delta=getattr(args, "delta", ()), tokenizer=args.tokenizer)
+    seen = observations.read(args.observation) if getattr(args, "observation", None) else []
+
+    def load():
+        more = {}
+        if args.precision == "fp8_static" and seen:
+            with vivace.load_model(args.checkpoint, **options | {"precision": "bf16", "batch": 1}) as policy:
+                more = {"calibration": [policy._read("calibration", fields, args.robot, args.camera)[1] for fields in seen]}
+        return vivace.load_model(args.checkpoint, **options, **more)
+    return load, args.robot, args.camera

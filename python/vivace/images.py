@@ -188,6 +188,13 @@ class Resizer:
         return ImagePrompt(out, images)
 
 
+def rgb(path):
+    """The picture of a file, a PIL image, as it is. Errors: NotFoundError, InvalidArgumentError, LimitExceededError, UnsupportedError (no Pillow)."""
+    image = _opened(files.read_bytes(path, most=MOST_BYTES), str(path))
+    Resizer._bounded(image.height, image.width, str(path))
+    return _loaded(image, str(path))
+
+
 def _pixels(file, value, usual: int) -> int:
     if value is None:
         return usual

@@ -74,17 +74,10 @@ def _scaled(take, path, observations, percentile, tokenizer, options, where):
 
 
 def _act_scales(path, observations, percentile, tokenizer, options, where, anew) -> list[float]:
-    from vivace.calibrate import checkpoint_digest, kept
-
     if observations is None or len(observations := _dicts("calibration", observations)) == 0:
         raise InvalidArgumentError('calibration: precision="fp8_static" takes its scales from observations; give some, or use "fp8"')
-    with Policy(path, _core.load_policy(path, precision="bf16", **options, **where), tokenizer) as policy:
-        given = policy._observations("calibration", observations)
-        seen = hashlib.sha256(json.dumps([checkpoint_digest(path), "fp8_static", "context", percentile, options]).encode())
-        for o in given:
-            for value in [*o["frames"], o["tokens"], o["state"], o["noise"], o["seed"], o["action_prefix"]]:
-                seen.update(b"-" if value is None else policy._np.ascontiguousarray(value).tobytes() + b"|")
-        return kept(f"policy-{seen.hexdigest()}", {"checkpoint": path, "plan": "fp8_static", "percentile": percentile}, lambda: policy._live.calibrate(given, percentile), anew)
+    with Policy(path, _core.load_policy(path, precision="bf16", **options, **where), tokenizer, (options, where)) as policy:
+        return policy._kept_scales(observations, percentile, anew)
 
 
 def _number_of(call, path, embodiment) -> int:
@@ -163,6 +156,17 @@ class Policy(Loaded):
         of a policy loaded as "bf16" or "f32". load_model(calibration=...) does this by itself."""
         return self._live.calibrate(self._observations("calibrate", observations), one("calibrate", "percentile", real, percentile))
 
+    def _kept_scales(self, observations, percentile, anew=False) -> list[float]:
+        """calibrate()'s, kept under a digest of all that they depend on; of a policy loaded as "bf16"."""
+        from vivace.calibrate import checkpoint_digest, kept
+
+        given = self._observations("calibration", observations)
+        seen = hashlib.sha256(json.dumps([checkpoint_digest(self._path), "fp8_static", "context", percentile, self._loaded[0]]).encode())
+        for o in given:
+            for value in [*o["frames"], o["tokens"], o["state"], o["noise"], o["seed"], o["action_prefix"]]:
+                seen.update(b"-" if value is None else self._np.ascontiguousarray(value).tobytes() + b"|")
+        return kept(f"policy-{seen.hexdigest()}", {"checkpoint": self._path, "plan": "fp8_static", "percentile": percentile}, lambda: self._live.calibrate(given, percentile), anew)
+
     def recalibrate(self, observations, percentile: float = 100.0) -> None:
         """Takes an "fp8_static" policy's scales from other observations, from the next predict() on: what a new lamp or
         gripper asks for. Loads the checkpoint once more as bf16 while it measures; the scales are kept as at load."""
@@ -200,16 +204,20 @@ class Policy(Loaded):
         observation: fields by name, or dicts in dicts; pictures [height, width, 3] or [3, height, width], u8 or floats in [0, 1], of NumPy or
         PyTorch; a missing prompt is set_prompt()'s. robot, cameras: as PolicyHost's. Everything else: as predict()'s.
         Errors: InvalidArgumentError, InvalidShapeError, InvalidDTypeError name the field."""
+        mine, given = self._read("infer", observation, robot, cameras)
+        actions = self._predict("infer", [dict(**given, noise=noise, seed=seed, action_prefix=action_prefix, **groot)])[0]
+        return {"actions": self._np.frombuffer(mine.to_robot(actions.tobytes()), self._np.float32).reshape(len(actions), -1).copy()}
+
+    def _read(self, call, observation, robot="auto", cameras=()) -> tuple:
+        """(the robot, predict()'s images, prompt and state) of an observation by names."""
         np = self._np
         key = (robot, *cameras) if isinstance(cameras, (list, tuple)) else None
         if key is None or key not in self._robots:
             self._robots[key] = _core.Robot.named(self._live, *self.robot_of(robot, cameras))
         mine = self._robots[key]
-        frames, state, prompt = mine.read(_fields("infer", np, observation))
+        frames, state, prompt = mine.read(_fields(call, np, observation))
         images = [None if f is None else np.frombuffer(f[0], np.uint8).reshape(f[1], f[2], 3) for f in frames]
-        state = None if state is None else np.frombuffer(state, np.float32)
-        actions = self._predict("infer", [dict(images=images, prompt=prompt, state=state, noise=noise, seed=seed, action_prefix=action_prefix, **groot)])[0]
-        return {"actions": np.frombuffer(mine.to_robot(actions.tobytes()), np.float32).reshape(len(actions), -1).copy()}
+        return mine, dict(images=images, prompt=prompt, state=None if state is None else np.frombuffer(state, np.float32))
 
     def set_prompt(self, prompt) -> None:
         """What predict() uses when it is given no prompt: text, or token ids."""

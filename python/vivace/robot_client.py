@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vivace import _core
 from vivace.control import MOST_TICKS, Report, Tick
-from vivace.errors import CorruptDataError, InvalidArgumentError, InvalidShapeError
+from vivace.errors import InvalidArgumentError, InvalidShapeError
 from vivace.options import CLIENT, callable_, checked, floats, one, positive, real, utf8, whole
 
 MOST_RECORDED = 1 << 30  # bytes of an episode's questions and answers
@@ -185,21 +185,11 @@ def replay(policy, record, *, robot="auto", cameras=()) -> list[float]:
     each answer's actions: 0 where nothing changed. Errors: NotFoundError, CorruptDataError."""
     import numpy as np
 
-    from vivace import files
+    from vivace import observations
 
-    base = Path(record).with_suffix("")
-    rows = files.read_json(base.with_suffix(".json")).get("questions")
-    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise CorruptDataError(f"{base}.json: no record of an episode")
     differences = []
-    with np.load(base.with_suffix(".npz"), allow_pickle=False) as arrays:
-        for i, row in enumerate(rows):
-            if not row.get("answer") or f"a{i}.actions" not in arrays:
-                continue
-            own = {k.removeprefix("vivace/"): v for k, v in row["question"].items() if k.startswith("vivace/")}
-            seen = {k: v for k, v in row["question"].items() if not k.startswith("vivace/")}
-            seen |= {k.split(".", 1)[1]: arrays[k] for k in arrays.files if k.startswith(f"q{i}.") and not k.startswith(f"q{i}.vivace/")}
-            action_prefix = arrays[f"q{i}.vivace/action_prefix"] if f"q{i}.vivace/action_prefix" in arrays else None
-            got = policy.infer(seen, robot=robot, cameras=cameras, seed=own["seed"], action_prefix=action_prefix)["actions"]
-            differences.append(float(np.abs(got - arrays[f"a{i}.actions"]).max()))
+    for row, seen, own, answer in observations.questions(Path(record).with_suffix("")):
+        if row.get("answer") and "actions" in answer:
+            got = policy.infer(seen, robot=robot, cameras=cameras, seed=own["seed"], action_prefix=own.get("action_prefix"))["actions"]
+            differences.append(float(np.abs(got - answer["actions"]).max()))
     return differences
