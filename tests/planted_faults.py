@@ -42,6 +42,7 @@ HOST = "tests/test_policy_host.py"
 SCHEDULE = "tests/test_schedule.py --timeout 60 --timeout-method thread"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
+FFI = "tests/test_jax_ffi.py"
 STREAM, NAMES = "tests/test_speech_stream.py", "tests/test_compat_flashinfer_names.py"
 BOX, SERVER, BOUNDS, REUSE, CAPSULES = (f"tests/test_{name}.py --timeout 60" for name in ("outbox", "server", "server_bounds", "server_reuse", "capsules"))
 
@@ -188,6 +189,12 @@ FAULTS = [
     ("null data is not checked", "vivace/ops/call.cc", "t.data == nullptr && elements != 0", "false", f"{BAD} -k null"),
     ("read-only arrays are written", "python/src/tensor.cc", "write && !(a.flags & kNumpyWritable)", "write && a.flags == 0", f"{BAD} -k read_only"),
     ("swapped bytes are read as they are", "python/src/tensor.cc", "d.byteorder == '>'", "d.byteorder == '#'", f"{BAD} -k not_an_array"),
+    ("jax: an update in two buffers passes", "python/src/jax_ffi.cc", "given[p] != t.data)", "given[p] == nullptr)", f"{FFI} -k updated"),
+    ("jax: XLA's flushing of subnormals stays on", "python/src/jax_ffi.cc", "std::fesetenv(FE_DFL_ENV);", "", f"{FFI} -k subnormals"),
+    ("jax: every stage runs the op", "python/src/jax_ffi.cc", "(place == Place::host || frame.stage != ffi::Stage::initialize)) return {};", "false) return {};", f"{FFI} -k stages"),
+    ("jax: a graph may not hold the call", "python/src/jax_ffi.cc", "answered(*frame, ffi::kCommandBufferCompatible)", "answered(*frame, 0)", f"{FFI} -k says_what"),
+    ("jax: blocks have one element", "python/src/jax_ffi.cc", "info(packed).bytes * info(packed).block;", "info(packed).bytes;", f"{FFI} -k another_dtype"),
+    ("functional: 2*N says N twice", "python/vivace/functional.py", "dims[name] = size // (", "dims[name] = size * (", "tests/test_functional.py"),
     ("captured arguments are not kept alive", "python/src/ops.cc", "if (nb::list* list = capture_keep())", "if (nb::list* list = nullptr)", ARRAYS),
     ("policy: a place behind the prefix is seen", "vivace/models/vla/base.cc", "(context_.length)[b] = static_cast<int32_t>(prefix)", "(context_.length)[b] = static_cast<int32_t>(prefix + 1)", f"{POLICY} -k stage"),
     ("groot: columns turn by the line", "vivace/models/vision/pipeline.cc", "turn(b, in.column, b_.column_freq)", "turn(b, in.line, b_.column_freq)", f"{GROOT} -k stage"),
@@ -416,7 +423,7 @@ class Module:
         words, target = shlex.split(command["command"]), str(folder / "changed.o")
         usual = words[words.index("-o") + 1]
         words[words.index("-o") + 1], words[words.index("-c") + 1] = target, str(folder / source)
-        beside = ["-I", str((ROOT / source).parent)] if source.startswith("python/") else []
+        beside = ["-iquote", str((ROOT / source).parent)] if source.startswith("python/") else []
         subprocess.run([words[0], "-I", str(folder), *beside, *words[1:], "-Wno-error"], cwd=command["directory"], check=True, capture_output=True, text=True)
         link = list(self.link)
         package = folder / "package" / "vivace"

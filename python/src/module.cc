@@ -5,6 +5,7 @@
 #include "attention_variant.h"
 #include "errors.h"
 #include "gpu_runtime.h"
+#include "jax_ffi.h"
 #include "messages.h"
 #include "model.h"
 #include "ops.h"
@@ -23,6 +24,7 @@ NB_MODULE(_core, m) {
   vivace::python::add_table(m);
   vivace::python::add_ops(m);
   vivace::python::add_gpu_runtime(m);
+  vivace::python::add_jax_ffi(m);
   vivace::python::add_array(m);
   vivace::python::add_user_jit(m);
   vivace::python::add_attention_variant(m);

@@ -9,7 +9,7 @@ from pathlib import Path
 def examine() -> list[dict]:
     """One row a check: check, status (ok, note, FAIL), found, fix (None if nothing is to be done)."""
     rows = []
-    for check in (_build, _cpu, _op, _memory, _cache, _driver, _chip, _nvrtc, _structured, _jit_cache, _clocks, _gpu_op, _server, _robot_port):
+    for check in (_build, _cpu, _op, _memory, _cache, _driver, _chip, _nvrtc, _structured, _jax, _jit_cache, _clocks, _gpu_op, _server, _robot_port):
         status, found, fix = check()
         rows.append({"check": check.__name__.strip("_"), "status": status, "found": found, "fix": fix})
     return rows
@@ -131,6 +131,18 @@ def _structured():
     except ImportError:
         return "note", "llguidance is not installed: no json_schema, regex and grammar", "pip install 'vivace[structured]'"
     return "ok", f"llguidance {llguidance.__version__}", None
+
+
+def _jax():
+    """Whether vivace.jax_ops has what it needs, without importing it."""
+    from importlib import metadata
+
+    try:
+        found = f"jax {metadata.version('jax')} with jaxlib {metadata.version('jaxlib')}"
+    except metadata.PackageNotFoundError:
+        return "note", "jax is not installed: no vivace.jax_ops", "pip install jax, if JAX programs are to call the ops"
+    cuda = [f"{d.name} {d.version}" for d in metadata.distributions() if (d.name or "").startswith("jax-cuda") and d.name.endswith("-plugin")]
+    return "ok", f"{found}, {cuda[0] if cuda else 'no CUDA plugin'}", None
 
 
 def _jit_cache():

@@ -45,7 +45,11 @@ class Form:
         for p in (*self.outs, *(p for p in self.optional_outs if p["name"] in asked)):
             name = p["name"]
             try:
-                shape = shapes[name] if shapes and name in shapes else [_value(d, dims) for d in p["shape"].split(",")]
+                if shapes and name in shapes:
+                    shape = shapes[name]
+                    _bind(dims, p["shape"], shape)
+                else:
+                    shape = [_value(d, dims) for d in p["shape"].split(",")]
             except KeyError as e:
                 raise InvalidShapeError(f"{self.name}: {name} [{p['shape']}]: nothing that was given says {e}; give {name}_shape") from None
             types[name] = self._dtype(p, types, dtype)
@@ -66,7 +70,8 @@ class Form:
         """(inputs, attributes, dtype, shapes) of a call: required inputs by position, the rest by name; None is not given."""
         required = [p["name"] for p in self.inputs if not p["optional"]]
         everything = dict(zip(required, args)) | {k: v for k, v in named.items() if v is not None}
-        dtype, shapes = everything.pop("dtype", None), {name: everything.pop(f"{name}_shape") for name in self.shaped if f"{name}_shape" in everything}
+        outs = [p["name"] for p in (*self.outs, *self.optional_outs)]
+        dtype, shapes = everything.pop("dtype", None), {name: everything.pop(f"{name}_shape") for name in outs if f"{name}_shape" in everything}
         inputs = {p["name"]: everything.pop(p["name"]) for p in (*self.inputs, *self.optional_updates) if p["name"] in everything}
         return inputs, everything, dtype, shapes
 
