@@ -287,38 +287,53 @@ def test_keys(tmp_path):
         assert server.ask("GET", "/v1/models", headers={"authorization": "Basic first-key-12345"})[0] == 401
         for headers in ({"authorization": "Bearer first-key-12345"}, {"authorization": "bearer second-key-6789"}, {"x-api-key": "second-key-6789"}):
             assert server.ask("GET", "/v1/models", headers=headers)[0] == 200
-        canaries(server)
 
 
-def canaries(server):
-    """Two tenants at once, some of whom leave: nobody reads a word of the other's, each gets what it gets alone."""
-    keys = {"A": "first-key-12345", "B": "second-key-6789"}
-    canary = {"A": "ZEBRA-7731", "B": "OSPREY-4420"}
-    prompts = {t: [{"role": "user", "content": f"The code is {canary[t]}. Repeat the code."}] for t in keys}
-    bearer = lambda t: {"authorization": f"Bearer {keys[t]}"}  # noqa: E731
-    alone = {t: server.chat(prompts[t], bearer(t), max_tokens=24)[2]["choices"][0]["message"]["content"] for t in keys}
-    wrong, rng = [], random.Random(7)
-    leave = [rng.random() < 0.4 for _ in range(16)]
+def test_canaries_of_two_tenants(tmp_path):
+    """Two tenants with prompts that begin alike, in blocks for one and a half of four answers: some leave, some go first or last, some move to host
+    memory and come back. Nobody reads a word of the other's, finds what the other computed, or gets anything but what it gets alone."""
+    file = tmp_path / "keys"
+    file.write_text("first-key-12345 robot\nsecond-key-6789 robot\n")
+    file.chmod(0o600)
+    keys, canary = {"A": "first-key-12345", "B": "second-key-6789"}, {"A": "ZEBRA-7731", "B": "OSPREY-4420"}
+    prompts = {t: [{"role": "user", "content": f"You keep codes, and repeat them word for word when you are asked. The code of today is {canary[t]}. Repeat the code of today, then explain it."}] for t in keys}
+    ask = dict(max_tokens=90, min_tokens=90)
+    with serve("--api-key-file", str(file), "--context", "256", "--num-kv-blocks", "6", "--max-batch", "4") as server:
+        bearer = lambda t: {"authorization": f"Bearer {keys[t]}"}  # noqa: E731
+        cold = {t: server.chat(prompts[t], bearer(t), **ask)[2] for t in keys}
+        assert [cold[t]["usage"]["prompt_tokens_details"]["cache_miss"] for t in keys] == ["cold", "cold"]
+        alone = {t: cold[t]["choices"][0]["message"]["content"] for t in keys}
+        assert all(canary[t] in alone[t] and alone[t] != alone[u] for t, u in ("AB", "BA"))
+        wrong, rng = [], random.Random(7)
+        jobs = [("AB"[i % 2], rng.random() < 0.3, rng.choice(["robot", "interactive", "batch"]), rng.random() < 0.5) for i in range(18)]
 
-    def one(i):
-        t, other = ("A", "B") if i % 2 else ("B", "A")
-        if leave[i]:
-            with socket.create_connection((server.host, server.port)) as s:
-                s.sendall(request_bytes({"model": NAME, "messages": prompts[t], "stream": bool(i % 3)}, headers=[b"x-api-key: %b\r\n" % keys[t].encode()]))
-                s.settimeout(0.05 * (i % 5))
-                with contextlib.suppress(TimeoutError, BlockingIOError):
-                    s.recv(200)
-            return
-        status, _, text = server.events(messages=prompts[t], headers=bearer(t), max_tokens=24)
-        got = "".join(d["choices"][0]["delta"].get("content", "") for d in data_of(text)[:-1])
-        if status != 200 or got != alone[t] or canary[other] in text:
-            wrong.append((t, status, text))
+        def one(i):
+            t, leaves, priority, stream = jobs[i]
+            if leaves:
+                with socket.create_connection((server.host, server.port)) as s:
+                    s.sendall(request_bytes({"model": NAME, "messages": prompts[t], "stream": stream, "priority": priority, **ask}, headers=[b"x-api-key: %b\r\n" % keys[t].encode()]))
+                    s.settimeout(0.05 + 0.1 * (i % 5))
+                    with contextlib.suppress(TimeoutError):
+                        s.recv(200)
+                return
+            if stream:
+                status, _, text = server.events(messages=prompts[t], headers=bearer(t), priority=priority, **ask)
+                got = "".join(d["choices"][0]["delta"].get("content", "") for d in data_of(text)[:-1])
+            else:
+                status, _, body = server.chat(prompts[t], bearer(t), priority=priority, **ask)
+                text, got = json.dumps(body), body["choices"][0]["message"]["content"] if status == 200 else None
+            if status != 200 or got != alone[t] or canary["B" if t == "A" else "A"] in text:
+                wrong.append((jobs[i], status, text))
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(16)]
-    [t.start() for t in threads]
-    [t.join(60) for t in threads]
-    assert not wrong, wrong[0]
-    server.until_idle(**bearer("A"))
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(jobs))]
+        [t.start() for t in threads]
+        [t.join(120) for t in threads]
+        assert not wrong, wrong[0]
+        server.until_idle(**bearer("A"))
+        metrics = server.ask("GET", "/metrics", headers=bearer("A"))[2]
+        number = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.M)[1])  # noqa: E731
+        assert number("vivace_moved_to_host") > 0 and number('vivace_cancels_total{cause="left"}') > 0
+        assert number("vivace_kv_blocks_available") == number("vivace_kv_blocks") == 6
 
 
 def test_keys_that_are_none(tmp_path, capsys):

@@ -191,15 +191,17 @@ void add_sched(nb::module_& m) {
       .def(
           "coldest", [](const Scheduler& s, bool burstable) { return s.live->coldest(burstable); },
           nb::arg("burstable"))
-      .def("timeline",
-           [](const Scheduler& s) {
-             static constexpr const char* kKinds[] = {"wait", "call", "step", "stand_back"};
-             nb::list out;
-             for (const auto& span : s.live->timeline())
-               out.append(
-                   nb::make_tuple(span.tenant.data(), kKinds[static_cast<size_t>(span.kind)], span.at_us, span.us));
-             return out;
-           })
+      .def(
+          "timeline",
+          [](const Scheduler& s, double since_us) {
+            static constexpr const char* kKinds[] = {"wait", "call", "step", "stand_back"};
+            nb::list out;
+            for (const auto& span : s.live->timeline(since_us))
+              out.append(
+                  nb::make_tuple(span.tenant.data(), kKinds[static_cast<size_t>(span.kind)], span.at_us, span.us));
+            return out;
+          },
+          nb::arg("since_us") = 0.0)
       .def("close", [](const Scheduler& s) {
         const NoGil release;
         s.live->close();

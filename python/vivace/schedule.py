@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -392,9 +393,10 @@ class Scheduler:
 
         return text(self._live.now(), self._live.rows())
 
-    def trace(self) -> list[tuple]:
-        """(tenant, kind, at, length) of what happened of late, us: "wait" and "call" of guaranteed tenants, "step" of others and what of it they "stand_back"."""
-        return self._live.timeline()
+    def trace(self, seconds=None) -> list[tuple]:
+        """(tenant, kind, at, length) of what happened of late, or within the last `seconds`, us of time.monotonic(): "wait" and "call" of guaranteed tenants, "step" of others and what
+        of it they "stand_back". Errors: InvalidArgumentError."""
+        return self._live.timeline(0.0 if seconds is None else 1e6 * (time.monotonic() - one("trace", "seconds", positive, seconds)))
 
     def save_trace(self, path) -> None:
         """trace() as a file: NAME.json, which Perfetto opens, NAME.svg or NAME.html."""

@@ -103,6 +103,19 @@ TEST_F(SchedulerTest, WaitsAtGatesAreNotCharged) {
   EXPECT_EQ(spans[1].kind, Timeline::Kind::call);
   EXPECT_STREQ(spans[1].tenant.data(), "arm");
   EXPECT_GE(spans[1].us, 30e3);
+  EXPECT_EQ(scheduler_->timeline(spans[1].at_us + spans[1].us).size(), 3u);  // all but the wait, which was over
+  EXPECT_TRUE(scheduler_->timeline(1e300).empty());
+}
+
+TEST(Timeline, KeepsTheLastOnesInOrder) {
+  Timeline t;
+  for (size_t i = 0; i < Timeline::kMost + 100; ++i) t.add("t", Timeline::Kind::step, static_cast<double>(i), 0.5);
+  const auto all = t.spans(), some = t.spans(static_cast<double>(Timeline::kMost));
+  ASSERT_EQ(all.size(), Timeline::kMost);
+  EXPECT_EQ(all.front().at_us, 100);
+  EXPECT_EQ(all.back().at_us, static_cast<double>(Timeline::kMost + 99));
+  ASSERT_EQ(some.size(), 100u);
+  EXPECT_EQ(some.front().at_us, static_cast<double>(Timeline::kMost));
 }
 
 /// A model that moves nothing, or cannot.

@@ -365,9 +365,9 @@ std::string Scheduler::coldest(bool burstable) const {
   return t != nullptr ? t->name_ : "";
 }
 
-std::vector<Timeline::Span> Scheduler::timeline() const {
+std::vector<Timeline::Span> Scheduler::timeline(double since_us) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return timeline_.spans();
+  return timeline_.spans(since_us);
 }
 
 void Scheduler::watch() {

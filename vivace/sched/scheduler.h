@@ -140,8 +140,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
   /// The name of the tenant whose memory another one's load or wake() may have first; empty: nobody's. See
   /// Dispatcher::coldest().
   std::string coldest(bool burstable) const;
-  /// What happened of late; see Timeline.
-  std::vector<Timeline::Span> timeline() const;
+  /// What happened of late, or since then by the steady clock; see Timeline.
+  std::vector<Timeline::Span> timeline(double since_us = 0) const;
 
  private:
   friend class Tenant;

@@ -29,11 +29,15 @@ class Timeline {
     else spans_[next_ % kMost] = s;
     ++next_;
   }
-  /// Oldest first.
-  std::vector<Span> spans() const {
-    const size_t from = spans_.size() < kMost ? 0 : next_ % kMost;
-    std::vector<Span> out(spans_.begin() + static_cast<ptrdiff_t>(from), spans_.end());
-    out.insert(out.end(), spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(from));
+  /// Oldest first: what was added behind the last one that was over before `since_us`.
+  std::vector<Span> spans(double since_us = 0) const {
+    size_t first = next_ - spans_.size();
+    for (size_t i = next_; i-- > first;)  // from the newest, so that a look at the last second costs no more than it has
+      if (const Span& s = spans_[i % kMost]; s.kind != Kind::stand_back && s.at_us + s.us < since_us)
+        first = i + 1;
+    std::vector<Span> out;
+    out.reserve(next_ - first);
+    for (size_t i = first; i < next_; ++i) out.push_back(spans_[i % kMost]);
     return out;
   }
 

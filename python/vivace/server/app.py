@@ -24,7 +24,7 @@ ROUTES = [
     ("POST", "/v1/messages", anthropic.messages), ("POST", "/v1/messages/count_tokens", anthropic.count),
     ("POST", "/v1/audio/transcriptions", transcriptions), ("POST", "/v1/audio/translations", translations),
     ("GET", "/v1/models", others.models), ("GET", "/v1/models/{id:path}", others.model),
-    ("POST", "/tokenize", others.tokenize), ("POST", "/detokenize", others.detokenize),
+    ("GET", "/v1/tenants", others.tenants), ("POST", "/tokenize", others.tokenize), ("POST", "/detokenize", others.detokenize),
     ("GET", "/", page), ("GET", "/livez", others.live), ("GET", "/readyz", others.ready), ("GET", "/health", others.ready),
     ("GET", "/progress", others.progress), ("GET", "/openapi.json", openapi), ("GET", "/metrics", others.metrics),
 ]

@@ -92,6 +92,20 @@ async def progress(call: Call, engine) -> None:
     await call.json(state(engine))
 
 
+SHOWN_S, MOST_SPANS = 2.0, 4000  # of tenants()
+
+
+async def tenants(call: Call, engine) -> None:
+    """Who shares the device, and what each did of late: [tenant's place, kind, us before now at which it began, us]. Nobody where no scheduler runs."""
+    if engine.scheduler is None:
+        return await call.json({"seconds": SHOWN_S, "tenants": [], "spans": []})
+    now, stats = 1e6 * time.monotonic(), engine.scheduler.stats()
+    place = {name: i for i, name in enumerate(stats)}
+    spans = [[place[name], kind, round(now - at), round(us)] for name, kind, at, us in engine.scheduler.trace(SHOWN_S)[-MOST_SPANS:] if name in place]
+    rows = [{"name": name, "class": s["class"], "share": round(s["share"], 4), "promised": s["promised"], "calls": s["calls"], "missed": s["missed"], "response_p99_us": s["response_us"]["p99"]} for name, s in stats.items()]
+    await call.json({"seconds": SHOWN_S, "tenants": rows, "spans": spans})
+
+
 async def metrics(call: Call, engine) -> None:
     now = state(engine)
     shared = {"vivace_streams_open": ("Streams that are open", engine.streams), "vivace_draining": ("1 while the server shuts down", int(engine.draining))}
