@@ -320,7 +320,8 @@ BAD = [
     ({"state": np.full(20, np.nan, np.float32)}, vivace.InvalidArgumentError, "state is not finite"),
     ({"noise": np.zeros((7, 20), np.float32)}, vivace.InvalidShapeError, r"wanted \[8, 20\]"),
     ({"noise": np.full((8, 20), np.inf, np.float32)}, vivace.InvalidArgumentError, "noise is not finite"),
-    ({"action_prefix": np.zeros((1, 20), np.float32)}, vivace.UnsupportedError, "prev_actions"),
+    ({"action_prefix": np.zeros((8, 20), np.float32)}, vivace.InvalidShapeError, "action_prefix: wanted fewer than 8 actions"), ({"action_prefix": np.full((1, 20), np.inf, np.float32)}, vivace.InvalidArgumentError, "action_prefix is not finite"),
+    ({"action_prefix": np.zeros((1, 20), np.float32), "prev_actions": np.zeros((2, 20), np.float32), "overlap": 1}, vivace.InvalidArgumentError, "give one of the two"),
     ({"overlap": 1}, vivace.InvalidArgumentError, "neither without prev_actions"),
     ({"prev_actions": np.zeros((4, 20), np.float32)}, vivace.InvalidArgumentError, "wanted 1 to 4 actions"),
     ({"prev_actions": np.zeros((4, 20), np.float32), "overlap": 5}, vivace.InvalidArgumentError, "wanted 1 to 4 actions"),
@@ -338,6 +339,19 @@ def test_bad_observations(model, change, error, message):
     with pytest.raises(error, match=message):
         model.predict(**given | change)
     assert np.array_equal(model.predict(**given), want)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_a_prefix_stays_and_the_rest_follows(model, n):
+    """As a chunk of which all is frozen, bit for bit, and as float64 has it; the rest is another than without."""
+    given = observation("a")
+    prefix = np.random.default_rng(n).uniform(-1, 1, (n, 20)).astype(np.float32)
+    got = model.predict(**given, action_prefix=prefix)
+    assert np.array_equal(got[:n], prefix) and not np.allclose(got[n:], model.predict(**given)[n:], atol=1e-4)
+    assert np.array_equal(model.predict(**given, prev_actions=np.concatenate([prefix + 1, prefix]), overlap=n, frozen=n), got)
+    weights, ids = {k: v for shard in FIXTURE.glob("model-*.safetensors") for k, v in load_file(shard).items()}, given["prompt"].tolist()
+    reference = Groot(weights, json.loads((FIXTURE / "config.json").read_text()))
+    close(got, reference.actions([i.astype(np.float64) for i in given["images"] if i is not None], [t for i, t in enumerate(ids) if t != IMAGE or ids[i - 1] != IMAGE], given["state"], given["noise"], given["embodiment"], 4, prefix, n, n))
 
 
 def test_calls_that_it_has_no_answer_to(model):

@@ -214,7 +214,7 @@ def test_sizes_of_images(tmp_path):
     ({"embodiment": 3}, vivace.InvalidArgumentError, "one of 0 to 2, got 3"),
     ({"state": np.zeros(11, np.float32)}, vivace.InvalidShapeError, "11 values, wanted 10"),
     ({"prompt": [IMAGE, 1]}, vivace.InvalidArgumentError, "1 times: it stands once for each of the 2 images"),
-    ({"action_prefix": np.zeros((1, ACTIONS), np.float32)}, vivace.UnsupportedError, "groot_n16 continues a chunk by prev_actions"),
+    ({"action_prefix": np.zeros((50, ACTIONS), np.float32)}, vivace.InvalidShapeError, "action_prefix: wanted fewer than"),
 ])
 def test_bad_observations(model, change, error, message):
     given = observation("a")

@@ -300,6 +300,38 @@ def test_cameras_of_any_size_over_the_wire(tmp_path, words):
             assert "becomes more pixels" in line
 
 
+def test_chunks_that_follow_each_other_over_the_wire(tmp_path, words):
+    """Real-time chunking as pi0.5 has it: a robot's client asks for chunks that begin with what will have been executed."""
+    given, state = observation("a", slots=2), np.float32([0.1, -0.5, 0.2, -1.0, 0.3])
+    front, wrist = given["images"]
+    fields = {"images": {"front": front, "wrist": wrist}, "state": state, "prompt": "go on"}
+    with load(folder(tmp_path), statistics="auto", num_views=0, tokenizer=words[0]) as robot, vivace.PolicyHost(robot, port=0, deadline=30.0) as host:
+        with Robot(host) as client:
+            assert client.metadata["vivace"]["action_prefix"] is True
+            first = client.ask(fields | {"vivace": {"seed": 1, "normalized": True}})
+            after = client.ask(fields | {"vivace": {"seed": 2, "normalized": True, "action_prefix": first["normalized"][4:7]}})
+            assert np.array_equal(after["normalized"][:3], first["normalized"][4:7]) and np.array_equal(after["actions"][:3], first["actions"][4:7])
+        with vivace.RobotClient("127.0.0.1", host.port, hz=20, join="prefix", answer=30.0, watchdog=30.0, max_action_age=30.0, record=tmp_path / "record") as client:
+            episode = client.run(np.zeros(6, np.float32), lambda: {k: v for k, v in fields.items() if k != "prompt"}, lambda tick: None, seconds=1.5, prompt="go on")
+    assert episode.answered >= 2
+    with np.load(next((tmp_path / "record").glob("*.npz"))) as arrays:
+        asked = [name for name in arrays.files if name.endswith(".vivace/action_prefix")]
+        assert asked and all(np.array_equal(arrays[a := f"a{name[1:].split('.')[0]}.normalized"][:len(arrays[name])], arrays[name]) for name in asked if f"a{name[1:].split('.')[0]}.normalized" in arrays.files)
+
+
+def test_steps_from_the_state_are_no_prefix(tmp_path, words):
+    """The state that they are steps from has moved: said when a client connects, and of each question."""
+    path = folder(tmp_path, use_relative_action=True, modality=relative_modality() | {"video": {"modality_keys": ["front", "wrist"]}})
+    with load(path, statistics="auto", num_views=0, tokenizer=words[0]) as robot:
+        with pytest.raises(vivace.UnsupportedError, match="steps from the state"):
+            robot.predict(**reals(), action_prefix=np.zeros((1, 20), np.float32))
+        with vivace.PolicyHost(robot, port=0) as host:
+            with pytest.raises(vivace.UnsupportedError, match="join chunks by blend or swap"):
+                vivace.RobotClient("127.0.0.1", host.port, join="prefix")
+            with vivace.RobotClient("127.0.0.1", host.port, join="blend", max_step=0.1) as client:
+                assert client.dims == 6
+
+
 def test_plan_and_bench(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
     path = str(folder(tmp_path))

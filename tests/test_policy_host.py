@@ -594,32 +594,36 @@ def test_a_robot_that_never_reads(host, alone):
 
 # ---- the clients of others -----------------------------------------------------------------------
 
+WEBSOCKETS = ["11.0.3", "17.4"]  # what openpi-client asks for at least, and what pip takes today; the newer one sends pings of its own
+
+
 @pytest.fixture(scope="session")
-def openpi_client():
-    """A virtual environment with openpi-client as PyPI has it, whose NumPy is older than ours."""
+def openpi_client(request):
+    """A virtual environment with openpi-client as PyPI has it, whose NumPy is older than ours, and one of its versions of websockets."""
     import fcntl
 
-    folder = ROOT / "build" / "openpi-client"
+    websockets = getattr(request, "param", WEBSOCKETS[-1])
+    folder = ROOT / "build" / f"openpi-client-{websockets}"
     python = folder / "bin" / "python"
     folder.parent.mkdir(exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:  # of tests side by side, one makes it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _make_openpi_client(folder, python)
+        _make_openpi_client(folder, python, websockets)
     return python
 
 
-def _make_openpi_client(folder, python):
+def _make_openpi_client(folder, python, websockets):
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, capture_output=True)
         # typing_extensions, which its wheel forgets to ask for.
-        got = subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "openpi-client==0.1.2", "websockets<18", "typing_extensions"], capture_output=True, text=True)
+        got = subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "openpi-client==0.1.2", f"websockets=={websockets}", "typing_extensions"], capture_output=True, text=True)
         if got.returncode != 0:
             pytest.skip(f"openpi-client cannot be installed here: {got.stderr.strip().splitlines()[-1:]}")
         (folder / "ready").touch()
 
 
 CLIENT = """
-import sys, json, numpy as np
+import sys, json, importlib.metadata, numpy as np
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 c = WebsocketClientPolicy("127.0.0.1", int(sys.argv[1]), api_key="s3cret")
@@ -635,10 +639,11 @@ try:
     error = None
 except RuntimeError as e:
     error = str(e)
-print(json.dumps({"metadata": c.get_server_metadata(), "actions": first["actions"].tolist(), "steps": steps, "after": after, "error": error, "timing": first["server_timing"]}))
+print(json.dumps({"websockets": importlib.metadata.version("websockets"), "metadata": c.get_server_metadata(), "actions": first["actions"].tolist(), "steps": steps, "after": after, "error": error, "timing": first["server_timing"]}))
 """
 
 
+@pytest.mark.parametrize("openpi_client", WEBSOCKETS, indirect=True)
 def test_openpis_own_client_unchanged(openpi_client, alone):
     import json
 
@@ -649,7 +654,7 @@ def test_openpis_own_client_unchanged(openpi_client, alone):
         ran = subprocess.run([openpi_client, "-W", "ignore", "-c", CLIENT, str(h.port)], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     got = json.loads(ran.stdout)
-    assert got["metadata"]["reset_pose"] == [0.5]
+    assert got["metadata"]["reset_pose"] == [0.5] and got["websockets"] in WEBSOCKETS
     assert (np.float32(got["actions"]) == want).all() and (np.float32(got["after"]) == want[0]).all()
     assert (np.float32(got["steps"]) == np.concatenate([want, want[:2]])).all()
     assert "InvalidArgument: images/front: this camera of robot any is missing" in got["error"] and got["timing"]["infer_ms"] > 0

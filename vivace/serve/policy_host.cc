@@ -71,7 +71,7 @@ Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, con
   wire::Writer w(&out);
   w.map(entries + 1);
   w.text("vivace");
-  w.map(8);
+  w.map(9);
   w.text("policy"), w.text(model.family());
   w.text("robot"), w.text(robot.name());
   w.text("cameras"), w.list(static_cast<uint32_t>(robot.cameras().size()));
@@ -82,6 +82,7 @@ Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, con
   w.text("action_horizon"), w.whole(l.horizon);
   w.text("action_dim"), w.whole(robot.dims(l.robot_dim));
   w.text("network_dim"), w.whole(l.action_dim);
+  w.text("action_prefix"), w.flag(l.takes_prefix);
   if (entries > 0) {
     const size_t head = entries < 16 ? 1 : 3;
     out.insert(out.end(), more.begin() + static_cast<ptrdiff_t>(head), more.end());

@@ -97,6 +97,11 @@ Status RobotClient::learn() {
   if (chunks_.network_dims == 0) chunks_.network_dims = number_of(m, own, "network_dim");
   if (chunks_.horizon == 0 || chunks_.dims == 0)
     return Status(Code::kInvalidArgument, "horizon, dims: this host does not say them; give them");
+  const uint32_t prefix = own == 0 ? 0 : m.find(own, "action_prefix");
+  if (chunks_.join == ChunkOptions::Join::prefix && prefix != 0 && m[prefix].kind == Value::Kind::flag &&
+      !m[prefix].flag)
+    return Status(Code::kUnsupported,
+                  "join: this host's policy takes no prefix of actions; join chunks by blend or swap");
   VV_ASSIGN(runner_, ChunkRunner::make(chunks_));
   if (chunks_.join == ChunkOptions::Join::prefix)
     action_prefix_.resize(static_cast<size_t>(chunks_.horizon - 1) * static_cast<size_t>(chunks_.network_dims));

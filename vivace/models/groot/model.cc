@@ -115,6 +115,8 @@ Status GrootModel::read_embodiment() {
   for (int e = 0; e < limits_.embodiments; ++e)
     if (only < 0 || e == only) slots_.push_back(e);
   limits_.embodiment = slots_[0];
+  // A step of the chunk before is another action once the state that it is a step from has moved.
+  limits_.takes_prefix = !statistics_.relative();
   return {};
 }
 

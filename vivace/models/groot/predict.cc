@@ -106,9 +106,18 @@ Status GrootModel::check_tokens(const Observation& o, size_t i) const {
 Status GrootModel::check_actions(const Observation& o, size_t i) const {
   const auto row = static_cast<size_t>(limits_.action_dim), whole = static_cast<size_t>(limits_.horizon) * row,
              most_noise = static_cast<size_t>(horizon_) * row;
-  if (!o.action_prefix.empty())
-    return bad(i, Code::kUnsupported,
-               "action_prefix: " + family_ + " continues a chunk by prev_actions, overlap and frozen");
+  if (!o.action_prefix.empty()) {
+    if (!limits_.takes_prefix)
+      return bad(i, Code::kUnsupported,
+                 "action_prefix: this embodiment's actions are steps from the state, which has moved since; join chunks "
+                 "by blend or swap");
+    if (o.action_prefix.size() % row != 0 || o.action_prefix.size() >= whole)
+      return bad(i, Code::kInvalidShape,
+                 strf("action_prefix: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon,
+                      limits_.action_dim, o.action_prefix.size()));
+    if (!o.prev_actions.empty())
+      return bad(i, Code::kInvalidArgument, "action_prefix and prev_actions: give one of the two");
+  }
   if (!o.noise.empty() && o.noise.size() != whole && o.noise.size() != most_noise)
     return bad(i, Code::kInvalidShape,
                strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
@@ -123,7 +132,7 @@ Status GrootModel::check_actions(const Observation& o, size_t i) const {
                strf("overlap and frozen: wanted 1 to %ld actions of prev_actions to begin with, of which 0 to that "
                     "many are frozen, and neither without prev_actions; got %d and %d",
                     static_cast<long>(most), o.overlap, o.frozen));
-  for (const auto& [what, values] : {std::pair{"noise", o.noise}, {"prev_actions", o.prev_actions}})
+  for (const auto& [what, values] : {std::pair{"noise", o.noise}, {"prev_actions", o.prev_actions}, {"action_prefix", o.action_prefix}})
     if (!finite(values)) return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
   return {};
 }
@@ -216,12 +225,18 @@ void GrootModel::write_actions(const Observation& o, int64_t b) {
   if (o.noise.size() < static_cast<size_t>(n * D))
     vla::draw_noise(o.seed, {x, static_cast<size_t>(n * D)});  // also of actions that nobody asks for
   std::copy(o.noise.begin(), o.noise.end(), x);
-  std::copy(o.prev_actions.end() - o.overlap * D, o.prev_actions.end(), x);
+  // A prefix is a chunk of which all stays.
+  const bool hard = !o.action_prefix.empty();
+  const int64_t overlap = hard ? static_cast<int64_t>(o.action_prefix.size()) / D : o.overlap,
+                frozen = hard ? overlap : o.frozen;
+  const std::span<const float> begun = hard ? o.action_prefix : o.prev_actions;
+  std::copy(begun.end() - overlap * D, begun.end(), x);
   std::fill_n(size, n * D, static_cast<float>(1.0 / limits_.steps));
   const auto ramp = [](double t) { return 1 - std::exp(-kRamp * t); };
-  for (int32_t r = 0; r < o.overlap; ++r) {
+  for (int64_t r = 0; r < overlap; ++r) {
     const double hold =
-        r < o.frozen ? 0 : ramp(static_cast<double>(r - o.frozen + 1) / (o.overlap - o.frozen + 1)) / ramp(1);
+        r < frozen ? 0
+                   : ramp(static_cast<double>(r - frozen + 1) / static_cast<double>(overlap - frozen + 1)) / ramp(1);
     std::fill_n(size + r * D, D, static_cast<float>(hold / limits_.steps));
   }
   std::fill_n(state, config_.state_dim, 0.0f);

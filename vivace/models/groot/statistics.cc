@@ -278,6 +278,10 @@ void GrootStatistics::unnormalize(const float* x, size_t row, const float* own, 
   for (const Pose& p : poses) compose(own + p.state, out + p.action);
 }
 
+bool GrootStatistics::relative() const {
+  return !poses.empty() || std::any_of(reference.begin(), reference.end(), [](int at) { return at >= 0; });
+}
+
 Result<int> embodiment_of(const engine::Checkpoint& checkpoint, const std::string& tag) {
   VV_ASSIGN(const std::optional<int> number, number_of(folder_of(checkpoint), tag));
   if (!number.has_value())

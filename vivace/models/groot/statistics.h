@@ -41,6 +41,8 @@ struct GrootStatistics {
   std::vector<std::string> cameras;
 
   bool present() const { return state.dims > 0; }
+  /// Whether some actions are steps from the state, or motions from its pose.
+  bool relative() const;
   /// To [-1, 1], 0 of a dimension that never moved; or by mean and deviation, where that is 0 as it is; or to its sine.
   float normalize(float x, size_t dim) const;
   /// The whole state as the network takes it, network_state values.

@@ -49,6 +49,7 @@ Status PolicyBase::check_options() {
   limits_.batch = options_.batch;
   limits_.action_dim = static_cast<int>(config_.action_dim);
   limits_.network_state = static_cast<int>(config_.state_dim);
+  limits_.takes_prefix = config_.has(kAdaNorm);
   limits_.takes_state = config_.has(kStateToken) || config_.has(kStateLast);
   if (options_.resize == "auto") options_.resize = config_.lerobot ? "lerobot" : "openpi";
   if (options_.resize != "openpi" && options_.resize != "lerobot")
