@@ -66,7 +66,7 @@ typedef struct vv_observation {
   int state_count;
   const float* noise;      /* [horizon, action_dim]; NULL: drawn from seed */
   uint64_t seed;
-  const float* action_prefix; /* [action_prefix_count, action_dim], normalised: what the chunk begins with (pi05, groot) */
+  const float* action_prefix; /* [action_prefix_count, action_dim], normalised: how the chunk begins (pi05, groot) */
   int action_prefix_count;
   const char* prompt;      /* where tokens is NULL: the task as text, UTF-8; makes predict() allocate */
 } vv_observation;
