@@ -109,8 +109,8 @@ Status GrootModel::check_actions(const Observation& o, size_t i) const {
   if (!o.action_prefix.empty()) {
     if (!limits_.takes_prefix)
       return bad(i, Code::kUnsupported,
-                 "action_prefix: this embodiment's actions are steps from the state, which has moved since; join chunks "
-                 "by blend or swap");
+                 "action_prefix: this embodiment's actions are steps from the state, which has moved since; join "
+                 "chunks by blend or swap");
     if (o.action_prefix.size() % row != 0 || o.action_prefix.size() >= whole)
       return bad(i, Code::kInvalidShape,
                  strf("action_prefix: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon,
