@@ -42,7 +42,7 @@ HOST = "tests/test_policy_host.py"
 SCHEDULE = "tests/test_schedule.py --timeout 60 --timeout-method thread"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
-FFI = "tests/test_jax_ffi.py"
+FFI, XLAS = "tests/test_jax_ffi.py", "tests/test_fake_driver.py -k xlas"
 STREAM, NAMES = "tests/test_speech_stream.py", "tests/test_compat_flashinfer_names.py"
 BOX, SERVER, BOUNDS, REUSE, CAPSULES = (f"tests/test_{name}.py --timeout 60" for name in ("outbox", "server", "server_bounds", "server_reuse", "capsules"))
 
@@ -194,6 +194,10 @@ FAULTS = [
     ("jax: every stage runs the op", "python/src/jax_ffi.cc", "(place == Place::host || frame.stage != ffi::Stage::initialize)) return {};", "false) return {};", f"{FFI} -k stages"),
     ("jax: a graph may not hold the call", "python/src/jax_ffi.cc", "answered(*frame, ffi::kCommandBufferCompatible)", "answered(*frame, 0)", f"{FFI} -k says_what"),
     ("jax: blocks have one element", "python/src/jax_ffi.cc", "info(packed).bytes * info(packed).block;", "info(packed).bytes;", f"{FFI} -k another_dtype"),
+    ("jax: XLA's operands are read ahead", "python/src/jax_ffi.cc", "ops::Weights::ordered)", "ops::Weights::constant)", "tests/test_fake_driver.py -k not_read_ahead"),
+    ("jax: the initialise stage loads nothing", "python/src/jax_ffi.cc", "Unlaunched stream(device);\n    return ops::Recorder(stream).issue(row, call);", "return call.check();", "tests/test_fake_driver.py -k initialise"),
+    ("jax: the initialise stage launches", "python/src/jax_ffi.cc", "if (frame.stage == ffi::Stage::initialize) {", "if (false) {", "tests/test_fake_driver.py -k initialise"),
+    ("a pointer is asked for before there is a driver", "vivace/device/device.cc", "VV_TRY(driver().status());", "", XLAS),
     ("functional: 2*N says N twice", "python/vivace/functional.py", "dims[name] = size // (", "dims[name] = size * (", "tests/test_functional.py"),
     ("captured arguments are not kept alive", "python/src/ops.cc", "if (nb::list* list = capture_keep())", "if (nb::list* list = nullptr)", ARRAYS),
     ("policy: a place behind the prefix is seen", "vivace/models/vla/base.cc", "(context_.length)[b] = static_cast<int32_t>(prefix)", "(context_.length)[b] = static_cast<int32_t>(prefix + 1)", f"{POLICY} -k stage"),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CC = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
-# Two devices: a Turing chip and a Hopper one. Attributes 75 and 76 are the compute capability.
+# Two devices: a Turing chip and a Hopper one. Attributes 75 and 76 are the compute capability, 97 a block's shared memory.
 ANSWERS = {
     "cuInit": "(unsigned f) { return 0; }",
     "cuDriverGetVersion": "(int* v) { const char* e = getenv(\"FAKE_CUDA\"); *v = e ? atoi(e) : 13000; return 0; }",
@@ -23,7 +23,7 @@ ANSWERS = {
     "cuDeviceGetName": "(char* s, int n, int d) { snprintf(s, n, d ? \"Fake Hopper\" : \"Fake Turing\"); return 0; }",
     "cuDeviceGetUuid_v2": "(unsigned char* u, int d) { memset(u, d, 16); return 0; }",
     "cuDeviceTotalMem_v2": "(size_t* n, int d) { *n = 1ul << 34; return 0; }",
-    "cuDeviceGetAttribute": "(int* v, int a, int d) { *v = a == 75 ? (d ? 9 : 7) : a == 76 ? (d ? 0 : 5) : 1000; return 0; }",
+    "cuDeviceGetAttribute": "(int* v, int a, int d) { *v = a == 75 ? (d ? 9 : 7) : a == 76 ? (d ? 0 : 5) : a == 97 ? 232448 : 1000; return 0; }",
     "cuDevicePrimaryCtxRetain": "(void** c, int d) { *c = (void*)(size_t)(16 + d); return 0; }",
     "cuCtxGetCurrent": "(void** c) { *c = 0; return 0; }",
     "cuCtxGetStreamPriorityRange": "(int* a, int* b) { *a = 0; *b = -5; return 0; }",
@@ -39,6 +39,7 @@ ANSWERS = {
     # Kernels: of one parameter of so many bytes. What a stream is told is told on stderr where the test asks for it.
     "cuKernelGetParamInfo": "(void* k, size_t i, size_t* at, size_t* n) { const char* e = getenv(\"FAKE_PARAMETER\"); *at = 0, *n = e ? atoi(e) : 8; return i > 0; }",
     "cuKernelGetAttribute": "(int* v, int a, void* k, int d) { *v = a == 0 ? 1024 : 32; return 0; }",
+    "cuPointerGetAttribute": "(int* v, int a, size_t at) { const char* e = getenv(\"FAKE_OWNER\"); *v = !e ? 0 : a == 2 ? 2 : atoi(e); return 0; }",
     "cuStreamCreateWithPriority": "(void** s, unsigned f, int p) { static size_t last = 0; *s = (void*)(++last << 8); return 0; }",
     "cuStreamBatchMemOp_v2": "(void* s, unsigned n, void* ops, unsigned f) { if (getenv(\"FAKE_TELLS\")) fprintf(stderr, \"%zu wait %u\\n\", (size_t)s, n); return 0; }",
     "cuLaunchKernelEx": "(const struct config* c, void* f, void** p, void** x) { if (getenv(\"FAKE_TELLS\")) { int early = 0; for (unsigned i = 0; i < c->attributes; ++i) early |= c->attribute[i].id == 6 && c->attribute[i].flag; fprintf(stderr, \"%zu launch %s\\n\", (size_t)c->stream, early ? \"early\" : \"behind\"); } return 0; }",
@@ -219,3 +220,71 @@ with vivace.Scheduler("cuda:1") as gpu, gpu.work("w", qos=vivace.best_effort(), 
 """, tmp_path, FAKE_TELLS="1", FAKE_PARAMETER=bytes_of[1], **nvrtc)
     told = [line.split() for line in out.partition("begin")[2].splitlines() if re.match(r"\d+ (wait|launch)", line)]
     assert [t[1:] for t in told] == 2 * [["wait", "2"], ["launch", "behind"], ["launch", "early"], ["launch", "early"]] and len({t[0] for t in told}) == 1, out
+
+
+XLA = """
+import sys
+from tests.op_data import NUMPY, OPS, PAIRS, is_block, reference, row_bytes, shape_of
+from tests.test_jax_ffi import EXECUTE, INITIALIZE, Call
+from vivace import _core
+def frame(op, case, stream=1280):
+    sides, names = ([], []), ([], [])
+    for p in OPS[op]["ports"]:
+        dtype = case.dtypes.get(p["name"])
+        if dtype is None: continue
+        shape, packed = shape_of(op, p["name"], case), is_block(dtype) or dtype in PAIRS
+        array = np.zeros((*shape[:-1], row_bytes(dtype, (1, shape[-1]))), np.uint8) if packed else np.zeros(shape, NUMPY[dtype])
+        for side in (0,) * (p["io"] != "out") + (1,) * (p["io"] != "in"):
+            sides[side].append(array)
+            names[side].append(p["name"] + (":" + dtype) * packed)
+    values = {n: v if isinstance(v, str) else float(v) for n, v in case.attrs.items()}
+    return Call(*sides, "CUDA", stream=stream, vivace_op=op, vivace_ports=",".join(names[0] + names[1]), **values)
+def stage(call, which, mark):
+    call.frame.stage, call.failed = which, None
+    print("#", mark, file=sys.stderr, flush=True)
+    failed = call()
+    print("#", failed, file=sys.stderr, flush=True)
+    return failed
+"""
+
+
+def test_xlas_initialise_stage_loads_what_its_execute_stage_launches(driver, tmp_path):
+    """All ops with kernels, composites too: before execution all is compiled and loaded and nothing is launched; execution loads nothing. The
+    fake's kernels take another argument than most ops give, so that an execution ends at its first launch."""
+    out = run(driver, "import numpy as np" + XLA + """
+for op, row in OPS.items():
+    if not row["gpu"]: continue
+    unserved = getattr(reference(op), "unserved_on_gpu", lambda case: None)
+    for case in [c for c in reference(op).CASES if not unserved(c) and c.rows is None and 0 not in c.dims.values()][:2]:
+        call, before = frame(op, case), len(_core.loaded_kernels())
+        assert stage(call, INITIALIZE, f"load {op}") is None, (op, case.id, call.failed)
+        loaded = set(_core.loaded_kernels())
+        failed = stage(call, EXECUTE, f"run {op} {len(loaded) - before}")
+        assert set(_core.loaded_kernels()) == loaded and (failed is None or "argument struct of" in failed[1]), (op, case.id, failed)
+""", tmp_path, FAKE_TELLS="1", FAKE_OWNER="1", VIVACE_NVRTC=str(driver / "libnvrtc.so"))
+    loads, runs = re.findall(r"^# load (\w+)\n# None$", out, re.M), dict(re.findall(r"^# run (\w+) (\d+)$", out, re.M))
+    assert len(set(loads)) > 45 and set(loads) == set(runs), sorted(set(runs) ^ set(loads))
+    assert all(line == "1280 launch behind" or line == "1280 launch early" for line in out.splitlines() if not line.startswith("#")), out
+
+
+def test_xlas_operands_are_not_read_ahead(driver, tmp_path):
+    """Whatever this thread promised of its own weights, and on XLA's stream; without one the error is ours."""
+    text = "import numpy as np" + XLA + """
+case = next(c for c in reference("gemm").CASES if set(c.dtypes) == {"x", "w", "out"} and c.dtypes["w"] == "bf16")
+with ops.constant_weights():
+    stage(frame("gemm", case), EXECUTE, "gemm")
+stage(frame("gemm", case, stream=None), EXECUTE, "no stream")
+"""
+    fake = {"FAKE_TELLS": "1", "FAKE_OWNER": "1", "VIVACE_NVRTC": str(driver / "libnvrtc.so")}
+    size = re.search(r"one argument struct of (\d+) bytes came", run(driver, text, tmp_path, **fake))
+    out = run(driver, text, tmp_path, **fake, FAKE_PARAMETER=size[1])
+    assert re.search(r"# gemm\n1280 launch behind\n# None\n", out) and out.count("launch") == 1, out
+    assert "Internal: vivace.op: XLA has no stream for this call" in out, out
+
+
+def test_memory_of_the_host_is_refused_by_xlas_cuda_handler(driver, tmp_path):
+    out = run(driver, "import numpy as np" + XLA + """
+for which in (INITIALIZE, EXECUTE):
+    stage(frame("cast", reference("cast").CASES[0]), which, "cast")
+""", tmp_path, FAKE_TELLS="1")
+    assert out.count("is not device memory: copy the data to the GPU first") == 2, out

@@ -2,6 +2,7 @@
 import ctypes
 import platform
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -9,7 +10,8 @@ import vivace
 from vivace import _core, ops
 
 P, I32, I64, SIZE, TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t, ctypes.c_char_p
-TYPES = {np.dtype(d): t for d, t in ((np.bool_, 1), (np.int8, 2), (np.int16, 3), (np.int32, 4), (np.int64, 5), (np.uint8, 6), (np.uint32, 8), (np.float16, 10), (np.float32, 11), (np.float64, 12))}
+TYPES = {np.dtype(d): t for d, t in ((np.bool_, 1), (np.int8, 2), (np.int16, 3), (np.int32, 4), (np.int64, 5), (np.uint8, 6), (np.uint32, 8), (np.float16, 10), (np.float32, 11), (np.float64, 12), (ml_dtypes.bfloat16, 16),
+                                            (ml_dtypes.float8_e5m2, 19), (ml_dtypes.float8_e4m3fn, 20))}
 
 
 def struct(**fields):
@@ -27,6 +29,7 @@ Operands = struct(**Head, count=I64, types=ctypes.POINTER(I32), items=ctypes.POI
 Attributes = struct(**Head, count=I64, types=ctypes.POINTER(I32), names=ctypes.POINTER(P), items=ctypes.POINTER(P))
 ErrorCreate = struct(**Head, message=TEXT, code=I32)
 MAKE, FUNCTION = ctypes.CFUNCTYPE(P, ctypes.POINTER(ErrorCreate)), ctypes.CFUNCTYPE(P, P)
+StreamGet = struct(**Head, context=P, stream=P)
 Api = struct(**Head, version=Version, internal=P, error_create=MAKE, error_get_message=FUNCTION, error_destroy=FUNCTION, handler_register=FUNCTION, stream_get=FUNCTION)
 Frame = struct(**Head, api=ctypes.POINTER(Api), context=P, stage=I32, arguments=Operands, results=Operands, attributes=Attributes, future=P)
 INITIALIZE, EXECUTE = 2, 3
@@ -40,16 +43,21 @@ def handler(platform, stage="execute"):
 
 
 class Call:
-    """One frame, and what keeps its parts alive. call() returns None or (code, message)."""
+    """One frame, and what keeps its parts alive. call() returns None or (code, message). XLA's stream is `stream`; without one XLA has an error
+    for who asks."""
 
-    def __init__(self, arguments, results, platform="cpu", stage=EXECUTE, **attributes):
-        self.kept, self.failed, self.function = [], None, handler(platform)
-        self.api = Api(size=ctypes.sizeof(Api), error_create=MAKE(self.fail), stream_get=FUNCTION(lambda args: 1), error_destroy=FUNCTION(lambda args: 0))
+    def __init__(self, arguments, results, platform="cpu", stage=EXECUTE, stream=None, **attributes):
+        self.kept, self.failed, self.function, self.stream = [], None, handler(platform), stream
+        self.api = Api(size=ctypes.sizeof(Api), error_create=MAKE(self.fail), stream_get=FUNCTION(self.tell), error_destroy=FUNCTION(lambda args: 0))
         self.frame = Frame(size=ctypes.sizeof(Frame), api=ctypes.pointer(self.api), stage=stage, arguments=self.operands(arguments), results=self.operands(results), attributes=self.attributes(attributes))
 
     def fail(self, create):
         self.failed = create.contents.code, create.contents.message.decode()
         return 1
+
+    def tell(self, asked):
+        StreamGet.from_address(asked).stream = self.stream
+        return None if self.stream else 1
 
     def keep(self, x):
         self.kept.append(x)

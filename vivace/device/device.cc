@@ -158,6 +158,7 @@ Result<int> Device::priority(int level) const {
 Result<int> device_of(const void* ptr) {
   const auto address = reinterpret_cast<cu::DevicePtr>(ptr);
   int type = 0, ordinal = 0;
+  VV_TRY(driver().status());  // the first question about a GPU may be this one
   if (detail::g_api.cuPointerGetAttribute == nullptr) return detail::call_missing("cuPointerGetAttribute");
   // Plain host memory is unknown to the driver and answers an error, which is no failure here.
   if (detail::g_api.cuPointerGetAttribute(&type, cu::kPointerMemoryType, address) != cu::kSuccess ||

@@ -75,7 +75,7 @@ class Device {
   int least_priority_ = 0, greatest_priority_ = 0;
 };
 
-/// Which device `ptr` belongs to. Errors: InvalidDevice for host memory and unknown addresses.
+/// Which device `ptr` belongs to. Errors: InvalidDevice for host memory and unknown addresses; driver()'s.
 Result<int> device_of(const void* ptr);
 
 }  // namespace vivace::device
