@@ -132,7 +132,8 @@ Status GrootModel::check_actions(const Observation& o, size_t i) const {
                strf("overlap and frozen: wanted 1 to %ld actions of prev_actions to begin with, of which 0 to that "
                     "many are frozen, and neither without prev_actions; got %d and %d",
                     static_cast<long>(most), o.overlap, o.frozen));
-  for (const auto& [what, values] : {std::pair{"noise", o.noise}, {"prev_actions", o.prev_actions}, {"action_prefix", o.action_prefix}})
+  for (const auto& [what, values] :
+       {std::pair{"noise", o.noise}, {"prev_actions", o.prev_actions}, {"action_prefix", o.action_prefix}})
     if (!finite(values)) return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
   return {};
 }
