@@ -215,11 +215,45 @@ def test_functions_of_ones_own(gpu):
     """)
 
 
+def test_fused_functions_and_reductions_of_ones_own(gpu):
+    gpu("""
+        (x, gx), (y, gy), (h, gh), (k, gk) = both((40, 70), "f32"), both((70,), "f32"), both((40, 70), "bf16"), both((40, 70), "i32")
+        def chain(x, y, s): return array.maximum(x * y + s, -1.5) * (1 - s) + array.where(x < y, x, -y)
+        f = array.fuse(chain)
+        for a, b, s in ((x, y, 0.25), (x.T.copy().T, y[::-1], 0.5)):
+            p, q = a.to_device("cuda"), b.to_device("cuda")
+            same("chain", chain(a, b, s), f(p, q, s))
+            same("unfused there", chain(p, q, s).to_device("cpu"), f(p, q, s))
+        seen = len(vivace._core.kernel_timings())
+        f(gx[:3], gy, 0.75); f(gx, gy, -2.0)
+        assert len(vivace._core.kernel_timings()) == seen  # no shape and no number compiles anew
+        def halves(h, x): return (h * h + h).astype("f32") * x
+        same("bf16", halves(h, x), array.fuse(halves)(gh, gx))
+        for kind in ("sum", "max", "argmax"):
+            def fold(k, s): return getattr(k * 3 + s, kind)(axis=1)
+            same(kind, fold(k, 5), array.fuse(fold)(gk, 5))
+        out = array.zeros((40, 140)); f(gx, gy, 0.25, out=out[:, ::2])
+        want = array.zeros((40, 140), device="cpu"); want[:, ::2] = chain(x, y, 0.25)
+        same("out", want, out)
+        (w, gw), (long, glong) = both((7, 33), "i32"), both((300_000,), "i32")
+        modulo = array.reduction(lambda x: x, lambda a, b: (a + b) % 1009, lambda v: v * 2 + 1, 0)
+        for c, g in ((k, gk), (w, gw), (long, glong)):
+            for axis in (None, 0, -1):
+                same("modulo", modulo(c, axis=axis), modulo(g, axis=axis))
+        far = array.reduction(lambda x, y, s: array.abs(x - y * s), array.maximum, None, 0.0)
+        for axis in (None, 0, 1): same("far", far(x, y, 2, axis=axis), far(gx, gy, 2, axis=axis))
+        all_even = array.reduction(lambda x: x % 2 == 0, array.logical_and, None, True)
+        same("bool", all_even(k * 2, axis=0), all_even(gk * 2, axis=0))
+        same("empty", far(x[:0], y, 2, axis=0), far(gx[:0], gy, 2, axis=0))
+    """)
+
+
 @pytest.mark.parametrize("file,right,wrong", [
     ("map.cuh", "n[u] = left < V ? static_cast<int>(left) : V;", "n[u] = V;"),
     ("map.cuh", "if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);", ""),
     ("fold.cuh", "for (int by = 16; by > 0; by /= 2)", "for (int by = 8; by > 0; by /= 2)"),
     ("fold.cuh", "i < a.splits; i += 32)", "i < a.splits - 1; i += 32)"),
+    ("fold.cuh", "u.bits = value;", "u.bits = value ^ 1;"),
 ])
 def test_planted_faults_are_seen(gpu, tmp_path, file, right, wrong):
     for part in ("base", "kernels/map", "kernels/tile"):
@@ -236,6 +270,8 @@ def test_planted_faults_are_seen(gpu, tmp_path, file, right, wrong):
             (z, gz) = both((40001,), "i32")
             same("cut", z[1:38] + z[2:39], gz[1:38] + gz[2:39])
             same("sum", z.sum(), gz.sum())
+            modulo = array.reduction(lambda x: x, lambda a, b: (a + b) % 1009, None, 0)
+            same("constants", modulo(z), modulo(gz))
             flat, ours = array.zeros(48, "i32", "cpu"), array.zeros(48, "i32", "cuda")
             flat[:38], ours[:38] = z[:38], gz[:38]
             same("tail", flat, ours)

@@ -182,8 +182,13 @@ void mark_foreign_use(const Array& a) {
 }
 
 const Array& array_of(nb::handle o, const char* call) {
-  if (!nb::isinstance<Array>(o))
+  if (!nb::isinstance<Array>(o)) {
+    if (nb::hasattr(o, "_fused"))
+      check(Status(Code::kUnsupported, strf("array.%s is not fused, only elementwise functions and a reduction at the "
+                                            "end are: call it outside the function",
+                                            call)));
     check(Status(Code::kInvalidDType, strf("array.%s: wanted an Array, got %s", call, Py_TYPE(o.ptr())->tp_name)));
+  }
   const Array& a = *nb::inst_ptr<Array>(o);
   check(array::check_open(a, call));
   return a;
@@ -342,6 +347,7 @@ void add_array(nb::module_& m) {
                     a.storage ? array::device_name(a.device()).c_str() : "closed", "");
       });
   add_array_class(m, c);
+  add_array_program(m);
   m.def("pool_stats", &pool_stats, nb::arg("device") = 0,
         "The pool that arrays on this GPU come from: bytes (mapped = used + cached), how often it allocated, reused, "
         "mapped, evicted, restored, failed; and its tenants, a dict each.");

@@ -65,6 +65,9 @@ void set_item(const Array& a, nb::handle key, nb::handle value);
 void add_array(nb::module_& m);
 void add_array_class(nb::module_& m,
                      nb::class_<Array>& c);  // arithmetic and views of the class, functions of the module
+void add_array_program(nb::module_& m);      // several functions in one pass
+/// Errors: InvalidArgument.
+kernels::Fold fold_of(const std::string& name);
 nb::object export_array(const Array& a, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                         nb::handle copy_it);
 Array array_from_dlpack(nb::object source, nb::handle device, nb::handle copy_it);

@@ -42,18 +42,24 @@ Array apply(Func f, const Operand* o, size_t n, const Array* out) {
                        [&](const Exec& x) { return array::apply(f, std::span(o, n), out, x); }));
 }
 
-/// A call by name: at least one Array among the operands.
-Array call(Func f, const nb::handle* given, size_t n, nb::handle out) {
+/// A call by name: at least one Array among the operands, or one that array.fuse traces, which takes the call itself.
+nb::object call(Func f, const nb::handle* given, size_t n, nb::handle out) {
   Operand o[3];
   bool any = false;
-  for (size_t k = 0; k < n; ++k) {
-    if (!operand_of(given[k], &o[k]))
+  for (size_t k = 0; k < n; ++k)
+    if (!operand_of(given[k], &o[k])) {
+      for (size_t i = 0; i < n; ++i)
+        if (nb::hasattr(given[i], "_fused")) {
+          nb::list all;
+          for (size_t j = 0; j < n; ++j) all.append(given[j]);
+          return given[i].attr("_fused")(static_cast<int>(f), all, out);
+        }
       check(Status(Code::kInvalidDType, strf("array.%s: wanted an Array or a Python number, got %s", array::name(f),
                                              Py_TYPE(given[k].ptr())->tp_name)));
-    any = any || o[k].array != nullptr;
-  }
+    }
+  for (size_t k = 0; k < n; ++k) any = any || o[k].array != nullptr;
   if (!any) check(Status(Code::kInvalidDType, strf("array.%s: wanted an Array among the operands", array::name(f))));
-  return apply(f, o, n, out.is_none() ? nullptr : &array_of(out, array::name(f)));
+  return nb::cast(apply(f, o, n, out.is_none() ? nullptr : &array_of(out, array::name(f))));
 }
 
 /// NotImplemented, but for other libraries' arrays, whose own operators would answer in surprising ways.
@@ -209,14 +215,6 @@ Array counted(nb::handle start, nb::handle step, int64_t n, Elem e, int device) 
   return value_of(work(device, n, [&](const Exec& x) { return array::run(p, o, &shape, nullptr, device, x); }));
 }
 
-Fold fold_of(const std::string& name) {
-  static constexpr const char* kNames[] = {"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"};
-  for (int i = 0; i < 8; ++i)
-    if (name == kNames[i]) return static_cast<Fold>(i);
-  check(Status(Code::kInvalidArgument, "array: no reduction '" + name + "'"));
-  return Fold::sum;
-}
-
 template <Func kFunc>
 void two_sided(nb::class_<Array>& c, const char* name) {
   const std::string n = name;
@@ -290,6 +288,14 @@ void add_operators(nb::class_<Array>& c) {
 }
 
 }  // namespace
+
+Fold fold_of(const std::string& name) {
+  static constexpr const char* kNames[] = {"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"};
+  for (int i = 0; i < 8; ++i)
+    if (name == kNames[i]) return static_cast<Fold>(i);
+  check(Status(Code::kInvalidArgument, "array: no reduction '" + name + "'"));
+  return Fold::sum;
+}
 
 void add_array_class(nb::module_& m, nb::class_<Array>& c) {
   add_operators(c);
@@ -372,13 +378,15 @@ void add_array_class(nb::module_& m, nb::class_<Array>& c) {
         [](nb::handle a, nb::handle b) { return dtype_object(value_of(array::promote(elem_of(a), elem_of(b)))); });
   m.def(
       "array_fold",
-      [](const std::string& kind, nb::handle x, nb::handle axis, bool keepdims, nb::handle dtype) {
+      [](const std::string& kind, nb::handle x, nb::handle axis, bool keepdims, nb::handle dtype) -> nb::object {
+        if (!nb::isinstance<Array>(x) && nb::hasattr(x, "_fused_fold"))
+          return x.attr("_fused_fold")(kind, axis, keepdims, dtype);
         const Array& a = array_of(x, kind.c_str());
         refuse_capture(kind.c_str());
         const uint32_t axes = axes_from(a, axis, kind.c_str());
         const Elem e = dtype.is_none() ? a.elem : elem_of(dtype);
-        return value_of(work(a.device(), a.size(),
-                             [&](const Exec& w) { return array::fold(fold_of(kind), a, axes, keepdims, e, w); }));
+        return nb::cast(value_of(work(
+            a.device(), a.size(), [&](const Exec& w) { return array::fold(fold_of(kind), a, axes, keepdims, e, w); })));
       },
       nb::arg("kind"), nb::arg("x").none(), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("dtype").none());
   m.def("array_cumulative", [](bool prod, const Array& a, int64_t axis, nb::handle dtype, bool initial) {

@@ -126,7 +126,7 @@ FoldPlan folded(int64_t kept, int64_t kept_stride, int64_t n, int64_t stride, ch
   FoldSpace f;
   f.space = space({{kept, 1, kept_stride, 0}, {n, 0, stride, 0}}, kBase, x);
   f.kept = 1;
-  return plan_fold(Fold::sum, p, f, Elem::f32);
+  return plan_fold({}, p, f, 0, Elem::f32);
 }
 
 TEST(GpuPlan, FoldsByRowsOrColumns) {
@@ -225,7 +225,7 @@ TEST_P(GpuPlanCompiles, EveryFunctionCastAndFoldOfAType) {
       FoldSpace f;
       f.space = down ? space({{4096, 1, 1, 0}, {8192, 0, 4096, 0}}) : space({{1, 1, 1, 0}, {1 << 26, 0, 1, 0}});
       f.kept = 1;
-      const FoldPlan plan = plan_fold(kind, p, f, out);
+      const FoldPlan plan = plan_fold({kind, nullptr}, p, f, 0, out);
       unit.push_back(plan.kernel);
       if (!down) unit.push_back(plan.last);
     }
@@ -245,9 +245,22 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuPlanCompiles, testing::ValuesIn(arithmetic())
 TEST(GpuPlanCompilesOn, ItsOwn) {
   if (!jit::nvrtc().ok()) GTEST_SKIP() << jit::nvrtc().status().message();
   const FoldPlan whole = folded(1, 1, 1 << 26, 1);
+  // x % c of a sum: joins by a program, with a constant.
+  kernels::Joining joins;
+  joins.combine = one(Func::add, Elem::f32, Elem::f32);
+  joins.combine.operands = 3, joins.combine.operand[2] = Elem::f32;
+  joins.combine.step[joins.combine.steps++] = {Func::remainder, Elem::f32, Elem::f32, {kernels::kMaxOperands, 2, 0}};
+  joins.constant[2].f = 7;
+  FoldPlan own = whole;
+  own.kernel.how.own = own.last.how.own = &joins;
+  EXPECT_NE(own.kernel.key(), whole.kernel.key());
+  EXPECT_NE(own.last.key(), whole.last.key());
+  const std::string sevens = own.kernel.key();
+  joins.constant[2].f = 8;
+  EXPECT_NE(own.kernel.key(), sevens);
   for (const GpuKernel& k : {plan_map(kAdd, space({{1024, 1, 1, 1}}), 0).kernel,
                              plan_map(one(Func::exp, Elem::bf16, Elem::bf16), space({{1024, 1, 1, 1}}), 0).kernel,
-                             whole.kernel, whole.last}) {
+                             whole.kernel, whole.last, own.kernel, own.last}) {
     const Result<jit::Binary> b = jit::compile(k.source(Arch::sm90a));
     ASSERT_TRUE(b.ok()) << b.status().to_string();
     EXPECT_TRUE(b->symbol(k.source(Arch::sm90a).expressions[0]).ok());

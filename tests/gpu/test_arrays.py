@@ -167,6 +167,46 @@ def test_functions_of_ones_own():
         f(x, y.T)
 
 
+def test_fused_functions_are_the_functions():
+    rng = np.random.default_rng(8)
+    (x, gx), (y, gy), (h, gh), (k, gk) = drawn(rng, (300, 700), "f32"), drawn(rng, (700,), "f32"), drawn(rng, (300, 700), "bf16"), drawn(rng, (300, 700), "i32")
+
+    def chain(x, y, s):
+        return array.maximum(x * y + s, -1.5) * (1 - s) + array.where(x < y, x, -y)
+
+    fused = array.fuse(chain)
+    same(chain(x, y, 0.25), fused(gx, gy, 0.25))
+    same(chain(x, y[::-1], 0.5), fused(gx, gy[::-1], 0.5))
+    into = array.zeros((300, 1400))
+    fused(gx, gy, 0.75, out=into[:, ::2])
+    same(chain(x, y, 0.75), into[:, ::2].copy())
+
+    def near(h, x):
+        return array.tanh(h * h + h).astype("f32") * array.exp(-x)
+
+    same(near(gh, gx).to_device("cpu"), array.fuse(near)(gh, gx))  # one kernel rounds as several do
+    for kind in ("sum", "max", "argmin"):
+        for axis in (None, 0, 1):
+            def fold(k, s):
+                return getattr(k * 3 + s, kind)(axis=axis)  # noqa: B023 - called here
+
+            same(fold(k, 5), array.fuse(fold)(gk, 5))
+
+
+def test_reductions_of_ones_own():
+    rng = np.random.default_rng(9)
+    modulo = array.reduction(lambda x: x, lambda a, b: (a + b) % 1009, lambda v: v * 2 + 1, 0)
+    far = array.reduction(lambda x, y: array.abs(x - y), array.maximum, None, 0.0)
+    norm = array.reduction(lambda x: x * x, lambda a, b: a + b, array.sqrt, 0.0)
+    for shape in ((7, 33), (400, 3000), (1, 2_000_000), (2_000_000, 1)):
+        (k, gk), (x, gx), (y, gy) = drawn(rng, shape, "i32"), drawn(rng, shape, "f32"), drawn(rng, shape[-1:], "f32")
+        for axis in (None, 0, 1):
+            same(modulo(k, axis=axis), modulo(gk, axis=axis))
+            same(far(x, y, axis=axis), far(gx, gy, axis=axis))
+            # Two orders of adding positive values: the root of their number, a rounding each.
+            same(norm(x, axis=axis), norm(gx, axis=axis), 64 * (x.size if axis is None else shape[axis]) ** 0.5)
+
+
 def test_a_steady_loop_maps_no_memory_and_streams_are_ordered():
     torch = pytest.importorskip("torch")
     a, b = array.ones((1 << 16,)), array.ones((1 << 16,))

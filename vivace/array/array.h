@@ -98,6 +98,8 @@ struct Operand {
   int64_t integer = 0;
   bool above = false;  // integer holds an unsigned number beyond i64
 };
+/// The value of an operand without an array as type e. Errors: InvalidArgument where it does not fit, InvalidDType.
+Result<Scalar> value_as(Elem e, const Operand& o);
 /// One function of the table. `out`: written, and answered; of the same shape and device; the result is cast to its
 /// type if that is of the same kind.
 Result<Array> apply(Func f, std::span<const Operand> operands, const Array* out, const Exec& exec);
@@ -124,6 +126,13 @@ Status assign(const Array& to, const Operand& from, const Exec& exec);
 
 /// Folds the axes of the mask. sum and prod come in `type`, any and all as bool, argmax and argmin as i64.
 Result<Array> fold(kernels::Fold kind, const Array& a, uint32_t axes, bool keepdims, Elem type, const Exec& exec);
+/// What values of a type are folded in.
+constexpr Elem carried(Elem e) {
+  return e == Elem::f16 || e == Elem::bf16 ? Elem::f32 : e;
+}
+/// Folds what a program gives of operands of its types, broadcast, in the program's result (not f16, not bf16).
+Result<Array> fold(const kernels::How& how, const kernels::MapProgram& p, std::span<const Operand> operands,
+                   uint32_t axes, bool keepdims, const Exec& exec);
 Result<Array> cumulative(bool product, const Array& a, int axis, Elem type, bool initial, const Exec& exec);
 Result<Array> matmul(const Array& a, const Array& b, const Exec& exec);
 Result<Array> take(const Array& a, const Array& indices, int axis, bool along, const Exec& exec);

@@ -11,6 +11,7 @@ namespace {
 
 using kernels::Fold;
 using kernels::FoldSpace;
+using kernels::How;
 using kernels::kMaxOperands;
 using kernels::kMaxSteps;
 using kernels::MapProgram;
@@ -32,30 +33,37 @@ Status run_space(const MapProgram& p, MapSpace* s, uint32_t scalars, int device,
 }
 
 /// Folded axes in an order that the GPU reads well, where the order does not count: the last one moves least.
-void sort_folded(FoldSpace* f) {
+void sort_folded(FoldSpace* f, int operands) {
   MapSpace& s = f->space;
+  const auto moves = [&](int axis) {  // in memory, at most
+    int64_t most = 0;
+    for (int k = 0; k < operands; ++k) most = std::max(most, std::abs(s.in_stride[k][axis]));
+    return most;
+  };
   for (int i = f->kept + 1; i < s.rank; ++i)
-    for (int k = i; k > f->kept && std::abs(s.in_stride[0][k]) > std::abs(s.in_stride[0][k - 1]); --k) {
+    for (int k = i; k > f->kept && moves(k) > moves(k - 1); --k) {
       std::swap(s.dim[k], s.dim[k - 1]);
       for (auto& stride : s.in_stride) std::swap(stride[k], stride[k - 1]);
     }
 }
 
-/// Into `to`, which has elements, where the arrays are.
-Status run_fold(Fold kind, const MapProgram& p, FoldSpace* f, const Array& to, int64_t elements,
-                std::span<const Array> arrays, const Exec& exec) {
+/// Into `to`, which has elements, where the arrays are. `scalars` as in run_space.
+Status run_fold(const How& how, const MapProgram& p, FoldSpace* f, uint32_t scalars, const Array& to, int64_t elements,
+                std::span<const Operand> operands, const Exec& exec) {
   const bool on_gpu = to.device() != kHost;
-  if (on_gpu && kind != Fold::argmax && kind != Fold::argmin) sort_folded(f);
+  if (on_gpu && how.kind != Fold::argmax && how.kind != Fold::argmin) sort_folded(f, p.operands);
   f->kept = collapse(&f->space, p.operands, f->kept);
   if (!on_gpu) {
-    cpu::fold(kind, p, *f, elements < kSmall ? nullptr : exec.pool);
+    cpu::fold(how, p, *f, elements < kSmall ? nullptr : exec.pool);
     return {};
   }
   VV_TRY(before_use(to, exec));
-  for (const Array& a : arrays) VV_TRY(before_use(a, exec));
-  VV_TRY(gpu_fold(kind, p, *f, to.elem, to.device(), exec));
+  for (const Operand& o : operands)
+    if (o.array != nullptr) VV_TRY(before_use(*o.array, exec));
+  VV_TRY(gpu_fold(how, p, *f, scalars, to.elem, to.device(), exec));
   VV_TRY(after_use(to, exec));
-  for (const Array& a : arrays) VV_TRY(after_use(a, exec));
+  for (const Operand& o : operands)
+    if (o.array != nullptr) VV_TRY(after_use(*o.array, exec));
   return {};
 }
 
@@ -151,6 +159,12 @@ Result<Array> run_all(const MapProgram& p, std::span<const Operand> operands, co
 
 }  // namespace
 
+Result<Scalar> value_as(Elem e, const Operand& o) {
+  return o.weak == Weak::real ? scalar_of(e, o.real)
+         : o.above            ? scalar_of_unsigned(e, static_cast<uint64_t>(o.integer))
+                              : scalar_of(e, o.integer);
+}
+
 Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
                   int device, const Exec& exec) {
   return run_all(p, operands, shape, out, device, exec, nullptr);
@@ -178,9 +192,7 @@ Result<Array> apply(const Expression& e, std::span<const Operand> given, const A
     if (o.weak == Weak::real && !kernels::is_real(want))
       return Status(Code::kInvalidDType,
                     strf("array.elementwise: %s is declared %s, got a Python float", e.names[k].c_str(), name(want)));
-    Result<Scalar> v = o.weak == Weak::real ? scalar_of(want, o.real)
-                       : o.above            ? scalar_of_unsigned(want, static_cast<uint64_t>(o.integer))
-                                            : scalar_of(want, o.integer);
+    Result<Scalar> v = value_as(want, o);
     if (!v.ok()) return std::move(v).status().with_context("elementwise");
     o.value = *v, o.elem = want;
   }
@@ -194,37 +206,11 @@ Result<Array> apply(Func f, std::span<const Operand> given, const Array* out, co
   const size_t n = given.size();
   Operand operands[3];
   std::copy(given.begin(), given.end(), operands);
-  // The promoted type: arrays first, then scalars follow. x of select is a truth of its own.
-  const size_t first = f == Func::select ? 1 : 0;
-  std::optional<Elem> type;
-  for (size_t k = first; k < n; ++k)
-    if (operands[k].array != nullptr) {
-      const Elem e = operands[k].array->elem;
-      if (!type) type = e;
-      Result<Elem> both = promote(*type, e);
-      if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
-      type = *both;
-    }
-  for (size_t k = first; k < n; ++k)
-    if (operands[k].array == nullptr) {
-      if (!type)
-        type = operands[k].weak == Weak::boolean   ? Elem::boolean
-               : operands[k].weak == Weak::integer ? Elem::i64
-                                                   : Elem::f32;
-      // The exponent and the count of a shift are as free as any scalar; what is real by rule takes any number.
-      const bool real = f != Func::select && (rule(f) == Rule::real || rule(f) == Rule::real_test);
-      if (real && operands[k].weak == Weak::real && kernels::is_integer(*type)) type = Elem::f32;
-      Result<Elem> both = promote(*type, operands[k].weak);
-      if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
-      type = *both;
-    }
-  Signature sig{*type, *type};
-  if (f != Func::select) {
-    VV_ASSIGN(sig, signature(f, *type));
-  } else if (operands[0].array != nullptr && operands[0].array->elem != Elem::boolean) {
-    return Status(Code::kInvalidDType,
-                  strf("array.where: the condition is %s, wanted bool: compare first", name(operands[0].array->elem)));
-  }
+  const size_t first = f == Func::select ? 1 : 0;  // behind the condition, which is a truth of its own
+  Kind kinds[3];
+  for (size_t k = 0; k < n; ++k)
+    kinds[k] = operands[k].array != nullptr ? Kind{operands[k].array->elem, Weak::none} : Kind{{}, operands[k].weak};
+  VV_ASSIGN(const Signature sig, signature(f, std::span(kinds, n)));
   MapProgram p;
   p.operands = static_cast<int>(n);
   uint8_t reg[3] = {};
@@ -233,9 +219,7 @@ Result<Array> apply(Func f, std::span<const Operand> given, const Array* out, co
     reg[k] = static_cast<uint8_t>(k);
     Operand& o = operands[k];
     if (o.array == nullptr) {
-      Result<Scalar> v = o.weak == Weak::real ? scalar_of(want, o.real)
-                         : o.above            ? scalar_of_unsigned(want, static_cast<uint64_t>(o.integer))
-                                              : scalar_of(want, o.integer);
+      Result<Scalar> v = value_as(want, o);
       if (!v.ok()) return std::move(v).status().with_context(strf("%s", name(f)));
       o.value = *v, o.elem = want;
       p.operand[k] = want;
@@ -268,9 +252,7 @@ Status assign(const Array& to, const Operand& from, const Exec& exec) {
                     strf("array: a Python float into %s: astype() the array, or give an integer", name(to.elem)));
     if (!kernels::has_arithmetic(to.elem))
       return Status(Code::kInvalidDType, strf("array: %s stores, and is not filled with numbers", name(to.elem)));
-    VV_ASSIGN(const Scalar v, from.weak == Weak::real ? scalar_of(to.elem, from.real)
-                              : from.above            ? scalar_of_unsigned(to.elem, static_cast<uint64_t>(from.integer))
-                                                      : scalar_of(to.elem, from.integer));
+    VV_ASSIGN(const Scalar v, value_as(to.elem, from));
     Operand o;
     o.value = v, o.elem = to.elem;
     VV_ASSIGN(const Array done,
@@ -344,37 +326,63 @@ Result<Array> fold(Fold kind, const Array& a, uint32_t axes, bool keepdims, Elem
     return Status(Code::kInvalidDType,
                   strf("array: %s stores, and has no arithmetic: cast or dequantize it first", name(a.elem)));
   const bool arg = kind == Fold::argmax || kind == Fold::argmin;
-  const Elem wide = type == Elem::f16 || type == Elem::bf16 ? Elem::f32 : type;
-  MapProgram p = cast_program(a.elem, wide);
+  Operand o;
+  o.array = &a;
+  VV_ASSIGN(Array to,
+            fold({kind, nullptr}, cast_program(a.elem, carried(type)), std::span(&o, 1), axes, keepdims, exec));
+  return arg || type == to.elem ? Result<Array>(to) : copy(to, type, exec);
+}
+
+Result<Array> fold(const How& how, const MapProgram& p, std::span<const Operand> operands, uint32_t axes, bool keepdims,
+                   const Exec& exec) {
+  VV_ASSIGN(const int device, common_device(operands, nullptr, kHost));
+  Shape shapes[kMaxOperands], all;
+  size_t arrays = 0;
+  for (const Operand& o : operands)
+    if (o.array != nullptr) shapes[arrays++] = o.array->shape;
+  VV_ASSIGN(all, broadcast(std::span(shapes, arrays)));
+  const bool arg = how.kind == Fold::argmax || how.kind == Fold::argmin;
   FoldSpace f;
   MapSpace& s = f.space;
   Shape kept, out_shape;
   int64_t n = 1;
-  for (int i = 0; i < a.shape.rank; ++i) {
+  for (int i = 0; i < all.rank; ++i) {
     const bool folded = axes >> i & 1;
     if (folded)
-      n *= a.shape.dim[i];
+      n *= all.dim[i];
     else
-      kept.dim[kept.rank++] = a.shape.dim[i];
-    if (!folded || keepdims) out_shape.dim[out_shape.rank++] = folded ? 1 : a.shape.dim[i];
+      kept.dim[kept.rank++] = all.dim[i];
+    if (!folded || keepdims) out_shape.dim[out_shape.rank++] = folded ? 1 : all.dim[i];
   }
-  if (n == 0 && (kind == Fold::max || kind == Fold::min || arg) && kept.elements() > 0)
-    return Status(Code::kInvalidShape, "array: the extreme of no elements, shape " + to_string(a.shape));
-  VV_ASSIGN(Array to, empty(arg ? Elem::i64 : wide, kept, a.device()));
+  if (n == 0 && (how.kind == Fold::max || how.kind == Fold::min || arg) && kept.elements() > 0)
+    return Status(Code::kInvalidShape, "array: the extreme of no elements, shape " + to_string(all));
+  VV_ASSIGN(Array to, empty(arg ? Elem::i64 : p.result, kept, device));
+  int order[kernels::kMapRank];
   for (const bool folded : {false, true})
-    for (int i = 0, k = 0; i < a.shape.rank; ++i) {
+    for (int i = 0, k = 0; i < all.rank; ++i) {
       if (static_cast<bool>(axes >> i & 1) != folded) continue;
-      s.dim[s.rank] = a.shape.dim[i], s.in_stride[0][s.rank] = a.stride[i];
+      order[s.rank] = i, s.dim[s.rank] = all.dim[i];
       s.out_stride[s.rank] = folded ? 0 : to.stride[k++];
       ++s.rank;
       if (!folded) f.kept = s.rank;
     }
-  s.in[0] = a.data, s.out = to.data;
-  if (to.size() > 0) VV_TRY(run_fold(kind, p, &f, to, a.size(), std::span(&a, 1), exec));
+  s.out = to.data;
+  uint32_t scalars = 0;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k].array == nullptr) {
+      s.in[k] = &operands[k].value;
+      scalars |= 1u << k;
+      continue;
+    }
+    VV_ASSIGN(const Array a, broadcast_to(*operands[k].array, all));
+    s.in[k] = a.data;
+    for (int i = 0; i < s.rank; ++i) s.in_stride[k][i] = a.stride[order[i]];
+  }
+  if (to.size() > 0) VV_TRY(run_fold(how, p, &f, scalars, to, all.elements(), operands, exec));
   to.shape = out_shape;
   int64_t stride = 1;
   for (int i = out_shape.rank - 1; i >= 0; --i) to.stride[i] = stride, stride *= out_shape.dim[i];
-  return arg || type == wide ? Result<Array>(to) : copy(to, type, exec);
+  return to;
 }
 
 }  // namespace vivace::array

@@ -66,10 +66,10 @@ Status gpu_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_
   return start(*device, plan.kernel, plan.grid, 1, plan.args, exec);
 }
 
-Status gpu_fold(kernels::Fold kind, const kernels::MapProgram& p, const kernels::FoldSpace& f, Elem out, int ordinal,
-                const Exec& exec) {
+Status gpu_fold(const kernels::How& how, const kernels::MapProgram& p, const kernels::FoldSpace& f, uint32_t scalars,
+                Elem out, int ordinal, const Exec& exec) {
   VV_ASSIGN(device::Device* const device, bound(ordinal));
-  FoldPlan plan = plan_fold(kind, p, f, out);
+  FoldPlan plan = plan_fold(how, p, f, scalars, out);
   if (plan.args.splits == 1) return start(*device, plan.kernel, plan.grid[0], plan.grid[1], plan.args, exec);
   Shape bytes;
   bytes.rank = 1, bytes.dim[0] = plan.partial_bytes;

@@ -10,8 +10,8 @@ namespace vivace::array {
 Status gpu_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars, int device, const Exec& exec,
                const Expression* own = nullptr);
 /// The same for a collapsed fold with at least one output.
-Status gpu_fold(kernels::Fold kind, const kernels::MapProgram& p, const kernels::FoldSpace& f, Elem out, int device,
-                const Exec& exec);
+Status gpu_fold(const kernels::How& how, const kernels::MapProgram& p, const kernels::FoldSpace& f, uint32_t scalars,
+                Elem out, int device, const Exec& exec);
 
 /// Lets work that is queued on exec.stream next see what other streams have last done with the memory. Nothing on a
 /// CPU.

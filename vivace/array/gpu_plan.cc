@@ -14,6 +14,7 @@ using kernels::Axes;
 using kernels::Divisor;
 using kernels::Fold;
 using kernels::FoldSpace;
+using kernels::How;
 using kernels::kIndex;
 using kernels::kMapThreads;
 using kernels::kMaxOperands;
@@ -110,20 +111,51 @@ const char* elem_name(Elem e) {
   return e == Elem::boolean ? "boolean" : name(e);
 }
 
+/// The program's steps over registers r0, r1, ..., and the return of its value.
+std::string steps_text(const MapProgram& p) {
+  std::string t;
+  const auto reg = [](uint8_t r) { return r == kIndex ? std::string("index") : strf("r%d", r); };
+  for (int i = 0; i < p.steps; ++i) {
+    const kernels::MapStep& s = p.step[i];
+    const std::string x = reg(s.in[0]);
+    std::string v;
+    if (s.func == Func::cast) {
+      v = strf("cast_to<Elem::%s, Elem::%s>(%s)", elem_name(s.from), elem_name(s.type), x.c_str());
+    } else if (s.func == Func::select) {
+      v = strf("%s ? %s : %s", x.c_str(), reg(s.in[1]).c_str(), reg(s.in[2]).c_str());
+    } else {
+      // Operands that the function lacks are the first one, and unused.
+      v = strf("Of_%s::run<typename Held<Elem::%s>::C>(%s, %s, %s)", name(s.func), elem_name(s.type), x.c_str(),
+               arity(s.func) > 1 ? reg(s.in[1]).c_str() : x.c_str(),
+               arity(s.func) > 2 ? reg(s.in[2]).c_str() : x.c_str());
+      if (!kernels::gives_truth(rule(s.func))) v = strf("rounded<Elem::%s>(%s)", elem_name(s.type), v.c_str());
+    }
+    t += strf("    [[maybe_unused]] const auto r%d = %s;\n", kMaxOperands + i, v.c_str());
+  }
+  return t + strf("    return r%d;\n", p.steps == 0 ? 0 : kMaxOperands + p.steps - 1);
+}
+
+unsigned long long raw(const Scalar& v) {
+  return v.bits;
+}
+
 }  // namespace
 
 std::string GpuKernel::key() const {
   std::string k;
   const auto put = [&](auto v) { k += static_cast<char>(v); };
+  const auto put_steps = [&](const MapProgram& p) {
+    for (int i = 0; i < p.steps; ++i) {
+      const kernels::MapStep& s = p.step[i];
+      put(s.func), put(s.type), put(s.from);
+      for (const uint8_t r : s.in) put(r);
+    }
+  };
   put(kind);
   if (kind != finish) {
     put(program.operands), put(program.index), put(program.result), put(width), put(wide);
     for (int i = 0; i < program.operands; ++i) put(program.operand[i]), put(walk[i]);
-    for (int i = 0; i < program.steps; ++i) {
-      const kernels::MapStep& s = program.step[i];
-      put(s.func), put(s.type), put(s.from);
-      for (const uint8_t r : s.in) put(r);
-    }
+    put_steps(program);
   }
   if (own != nullptr) {
     for (const std::string& n : own->names) k += n + ',';
@@ -132,13 +164,38 @@ std::string GpuKernel::key() const {
   if (kind == map)
     put(out_walk), put(unroll), put(flat);
   else
-    put(fold), put(out), put(team), put(program.result);
+    put(how.kind), put(out), put(team), put(program.result);
+  if (how.own != nullptr) {
+    const MapProgram& c = how.own->combine;
+    put('j'), put(c.operands);
+    put_steps(c);
+    for (int i = 2; i < c.operands; ++i) put(c.operand[i]), k += strf("%llx,", raw(how.own->constant[i]));
+    k += strf("%llx", raw(how.own->identity));
+  }
   return k;
 }
 
 std::string GpuKernel::body(const std::string& name_) const {
-  if (kind == finish) return "";
-  std::string t = strf("struct %s {\n  static constexpr int kOperands = %d;\n", name_.c_str(), program.operands);
+  std::string t;
+  if (how.own != nullptr) {
+    const MapProgram& c = how.own->combine;
+    const char* const e = elem_name(c.result);
+    const auto constant = [](Elem of, const Scalar& v) {
+      return strf("constant<Elem::%s>(0x%llxull)", elem_name(of), raw(v));
+    };
+    t +=
+        strf("struct Joins_%s {\n  using Acc = typename Held<Elem::%s>::C;\n  using Result = Acc;\n", name_.c_str(), e);
+    t += strf("  static __device__ __forceinline__ Acc identity() { return %s; }\n",
+              constant(c.result, how.own->identity).c_str());
+    t += "  static __device__ __forceinline__ Acc of(Acc value, int64_t) { return value; }\n"
+         "  static __device__ __forceinline__ Result finish(Acc x) { return x; }\n"
+         "  static __device__ __forceinline__ Acc join([[maybe_unused]] Acc r0, [[maybe_unused]] Acc r1) {\n";
+    for (int i = 2; i < c.operands; ++i)
+      t += strf("    [[maybe_unused]] const auto r%d = %s;\n", i, constant(c.operand[i], how.own->constant[i]).c_str());
+    t += steps_text(c) + "  }\n};\n";
+  }
+  if (kind == finish) return t;
+  t += strf("struct %s {\n  static constexpr int kOperands = %d;\n", name_.c_str(), program.operands);
   t += strf("  static constexpr Elem kResult = Elem::%s;\n", elem_name(program.result));
   t += strf("  static constexpr Walk kOutWalk = Walk::%s;\n", walk_name(out_walk));
   for (int k = 0; k < program.operands; ++k)
@@ -164,25 +221,7 @@ std::string GpuKernel::body(const std::string& name_) const {
     for (int k = 0; k < program.operands; ++k) t += strf(", r%d", k);
     return t + ");\n  }\n};\n";
   }
-  const auto reg = [](uint8_t r) { return r == kIndex ? std::string("index") : strf("r%d", r); };
-  for (int i = 0; i < program.steps; ++i) {
-    const kernels::MapStep& s = program.step[i];
-    const std::string x = reg(s.in[0]);
-    std::string v;
-    if (s.func == Func::cast) {
-      v = strf("cast_to<Elem::%s, Elem::%s>(%s)", elem_name(s.from), elem_name(s.type), x.c_str());
-    } else if (s.func == Func::select) {
-      v = strf("%s ? %s : %s", x.c_str(), reg(s.in[1]).c_str(), reg(s.in[2]).c_str());
-    } else {
-      // Operands that the function lacks are the first one, and unused.
-      v = strf("Of_%s::run<typename Held<Elem::%s>::C>(%s, %s, %s)", name(s.func), elem_name(s.type), x.c_str(),
-               arity(s.func) > 1 ? reg(s.in[1]).c_str() : x.c_str(),
-               arity(s.func) > 2 ? reg(s.in[2]).c_str() : x.c_str());
-      if (!kernels::gives_truth(rule(s.func))) v = strf("rounded<Elem::%s>(%s)", elem_name(s.type), v.c_str());
-    }
-    t += strf("    [[maybe_unused]] const auto r%d = %s;\n", kMaxOperands + i, v.c_str());
-  }
-  return t + strf("    return r%d;\n  }\n};\n", program.steps == 0 ? 0 : kMaxOperands + program.steps - 1);
+  return t + steps_text(program) + "  }\n};\n";
 }
 
 std::string GpuKernel::expression(const std::string& name_) const {
@@ -193,9 +232,10 @@ std::string GpuKernel::expression(const std::string& name_) const {
   const std::string value =
       strf("typename vivace::kernels::Held<vivace::kernels::Elem::%s>::C", elem_name(program.result));
   const std::string joins =
-      fold == Fold::argmax || fold == Fold::argmin
-          ? strf("vivace::kernels::FirstExtreme<%s, %s>", fold == Fold::argmax ? "true" : "false", value.c_str())
-          : strf("vivace::kernels::Joined<vivace::kernels::Fold::%s, %s>", fold_name(fold), value.c_str());
+      how.own != nullptr ? strf("%sJoins_%s", at.c_str(), name_.c_str())
+      : how.kind == Fold::argmax || how.kind == Fold::argmin
+          ? strf("vivace::kernels::FirstExtreme<%s, %s>", how.kind == Fold::argmax ? "true" : "false", value.c_str())
+          : strf("vivace::kernels::Joined<vivace::kernels::Fold::%s, %s>", fold_name(how.kind), value.c_str());
   const std::string op = strf("vivace::kernels::Into<%s, vivace::kernels::Elem::%s>", joins.c_str(), elem_name(out));
   if (kind == finish) return strf("%sfold_finish<%s>", at.c_str(), op.c_str());
   if (kind == columns)
@@ -274,14 +314,14 @@ MapPlan plan_map(const MapProgram& program, const MapSpace& s, uint32_t scalars)
   return plan;
 }
 
-FoldPlan plan_fold(Fold kind, const MapProgram& program, const FoldSpace& f, Elem out) {
+FoldPlan plan_fold(const How& how, const MapProgram& program, const FoldSpace& f, uint32_t scalars, Elem out) {
   FoldPlan plan{};
   GpuKernel& k = plan.kernel;
   kernels::FoldLaunch& a = plan.args;
   const MapSpace& s = f.space;
   const int n = program.operands;
   k.program = program;
-  k.fold = kind, k.out = out, k.out_walk = Walk::strided;
+  k.how = how, k.out = out, k.out_walk = Walk::strided;
   k.wide = reach(s, n) >= kOffset32;
   a.out = s.out;
   // Whether every operand walks along the axis by 0 or 1, and one by 1.
@@ -301,14 +341,17 @@ FoldPlan plan_fold(Fold kind, const MapProgram& program, const FoldSpace& f, Ele
   k.kind = across >= 0 ? GpuKernel::columns : GpuKernel::rows;
   const int inner = across >= 0 ? across : folds ? s.rank - 1 : -1;
   int64_t widest = 1;
-  for (int i = 0; i < n; ++i) widest = std::max<int64_t>(widest, unit_bytes(program.operand[i]));
+  for (int i = 0; i < n; ++i)
+    if (!(scalars >> i & 1)) widest = std::max<int64_t>(widest, unit_bytes(program.operand[i]));
   // By the types alone: the order in which values join must not depend on where memory lies.
   k.width = static_cast<int>(std::min(kMostWidth, 16 / widest));
   for (int i = 0; i < n; ++i) {
-    a.in[i] = reinterpret_cast<uint64_t>(s.in[i]);
+    const bool scalar = scalars >> i & 1;
+    a.in[i] = scalar ? scalar_bits(s.in[i]) : reinterpret_cast<uint64_t>(s.in[i]);
     a.inner_stride[i] = inner < 0 ? 0 : s.in_stride[i][inner];
     const int64_t bytes = unit_bytes(program.operand[i]);
-    k.walk[i] = a.inner_stride[i] == 0                                                    ? Walk::still
+    k.walk[i] = scalar                                                                    ? Walk::scalar
+                : a.inner_stride[i] == 0                                                  ? Walk::still
                 : a.inner_stride[i] != 1                                                  ? Walk::strided
                 : aligned(s.in[i], s.in_stride[i], s.rank, inner, bytes, k.width * bytes) ? Walk::dense
                                                                                           : Walk::loose;
@@ -348,8 +391,8 @@ FoldPlan plan_fold(Fold kind, const MapProgram& program, const FoldSpace& f, Ele
   plan.grid[0] = static_cast<uint32_t>(blocks), plan.grid[1] = static_cast<uint32_t>(a.splits);
   if (a.splits == 1) return plan;
   plan.last.kind = GpuKernel::finish;
-  plan.last.fold = kind, plan.last.out = out, plan.last.program.result = program.result;
-  const bool arg = kind == Fold::argmax || kind == Fold::argmin;
+  plan.last.how = how, plan.last.out = out, plan.last.program.result = program.result;
+  const bool arg = how.kind == Fold::argmax || how.kind == Fold::argmin;
   const int64_t value = std::max(4, unit_bytes(program.result));  // as it is carried
   plan.partial_bytes = a.outputs * a.splits * (arg ? 16 : value);
   plan.finish.out = s.out, plan.finish.outputs = a.outputs, plan.finish.splits = a.splits;

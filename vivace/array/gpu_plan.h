@@ -19,7 +19,7 @@ struct GpuKernel {
   bool wide = false;  // offsets have 64 bits
   bool flat = false;  // map: one line
   int team = 32;      // rows: threads an output
-  kernels::Fold fold = kernels::Fold::sum;
+  kernels::How how;   // fold
   kernels::Elem out = kernels::Elem::f32;  // fold: what is written
   const Expression* own = nullptr;         // map: in place of the program's steps
 
@@ -27,7 +27,7 @@ struct GpuKernel {
   std::string key() const;
   /// One kernel a translation unit, as the library compiles it.
   jit::Source source(Arch arch) const;
-  /// The kernel's Body, if it has one, and its name; `name` tells Bodies of one unit apart.
+  /// The kernel's Body, if it has one, and how a fold of one's own joins; `name` tells Bodies of one unit apart.
   std::string body(const std::string& name) const;
   std::string expression(const std::string& name) const;
 };
@@ -47,7 +47,9 @@ struct FoldPlan {
   uint32_t grid[2] = {0, 1}, finish_grid = 0;
   int64_t partial_bytes = 0;
 };
-/// `f` is collapsed and has an output at least. `out`: i64 for argmax and argmin, else the program's result.
-FoldPlan plan_fold(kernels::Fold kind, const kernels::MapProgram& p, const kernels::FoldSpace& f, kernels::Elem out);
+/// `f` is collapsed and has an output at least; `scalars` as above. `out`: i64 for argmax and argmin, else the
+/// program's result.
+FoldPlan plan_fold(const kernels::How& how, const kernels::MapProgram& p, const kernels::FoldSpace& f, uint32_t scalars,
+                   kernels::Elem out);
 
 }  // namespace vivace::array

@@ -95,7 +95,7 @@ Status product_on_gpu(const Array& x, const Array& y, const Array& to, const Exe
   s.dim[rank] = k, s.in_stride[0][rank] = x.stride[column], s.in_stride[1][rank] = y.stride[row];
   f.kept = collapse(&s, 2, f.kept);
   for (const Array* used : {&x, &y, &to}) VV_TRY(before_use(*used, exec));
-  VV_TRY(gpu_fold(kernels::Fold::sum, p, f, to.elem, to.device(), exec));
+  VV_TRY(gpu_fold({}, p, f, 0, to.elem, to.device(), exec));
   for (const Array* used : {&x, &y, &to}) VV_TRY(after_use(*used, exec));
   return {};
 }

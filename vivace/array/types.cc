@@ -191,6 +191,34 @@ Result<Signature> signature(Func f, Elem e) {
   return Signature{e, kernels::gives_truth(r) ? Elem::boolean : e};
 }
 
+Result<Signature> signature(Func f, std::span<const Kind> operands) {
+  const size_t first = f == Func::select ? 1 : 0;
+  std::optional<Elem> type;
+  for (size_t k = first; k < operands.size(); ++k) {
+    if (operands[k].weak != Weak::none) continue;
+    if (!type) type = operands[k].elem;
+    Result<Elem> both = promote(*type, operands[k].elem);
+    if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
+    type = *both;
+  }
+  for (size_t k = first; k < operands.size(); ++k) {
+    const Weak weak = operands[k].weak;
+    if (weak == Weak::none) continue;
+    if (!type) type = weak == Weak::boolean ? Elem::boolean : weak == Weak::integer ? Elem::i64 : Elem::f32;
+    // The exponent and the count of a shift are as free as any scalar; what is real by rule takes any number.
+    const bool real = f != Func::select && (rule(f) == Rule::real || rule(f) == Rule::real_test);
+    if (real && weak == Weak::real && kernels::is_integer(*type)) type = Elem::f32;
+    Result<Elem> both = promote(*type, weak);
+    if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
+    type = *both;
+  }
+  if (f != Func::select) return signature(f, *type);
+  if (operands[0].weak == Weak::none && operands[0].elem != Elem::boolean)
+    return Status(Code::kInvalidDType,
+                  strf("array.where: the condition is %s, wanted bool: compare first", name(operands[0].elem)));
+  return Signature{*type, *type};
+}
+
 const char* name(Func f) {
   return row(f).name;
 }

@@ -44,6 +44,13 @@ struct Signature {
   Elem compute, result;
 };
 Result<Signature> signature(Func f, Elem promoted);
+/// What an operand is to promotion: of a type, or a value without one.
+struct Kind {
+  Elem elem = Elem::f32;
+  Weak weak = Weak::none;
+};
+/// The same, of operands: types are promoted first, values follow. The first of `select` is a truth of its own.
+Result<Signature> signature(Func f, std::span<const Kind> operands);
 const char* name(Func f);
 int arity(Func f);
 Rule rule(Func f);

@@ -1,8 +1,7 @@
-"""Methods of Array that are Python: the protocols of other libraries, lists, iteration, and the reductions by their names."""
+"""Methods of Array that are Python: the protocols of other libraries, lists, iteration. The reductions' are by their functions."""
 from __future__ import annotations
 
 from vivace._core import Array
-from vivace.array import reductions
 from vivace.errors import InvalidDTypeError, UnsupportedError
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -44,14 +43,6 @@ def _tolist(self):
     return self.item() if self.ndim == 0 else self.numpy().tolist()
 
 
-def _method(function):
-    def method(self, axis=None, **options):
-        return function(self, axis=axis, **options)
-
-    method.__name__, method.__doc__ = function.__name__, function.__doc__
-    return method
-
-
 Array.__array_namespace__ = _namespace
 Array.__array__ = _array
 Array.__array_ufunc__ = None  # numpy + Array is a TypeError, not an array of objects
@@ -59,6 +50,3 @@ Array.__cuda_array_interface__ = property(_cuda)
 Array.__iter__ = _iter
 Array.__hash__ = None
 Array.tolist = _tolist
-for _f in (reductions.sum, reductions.prod, reductions.max, reductions.min, reductions.any, reductions.all, reductions.argmax, reductions.argmin,
-           reductions.mean, reductions.std, reductions.var):
-    setattr(Array, _f.__name__, _method(_f))

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vivace._core import Array, array_1, array_2, array_3, array_functions
+from vivace.array.trace import ARRAYS
 from vivace.array.types import REAL
 from vivace.errors import InvalidDTypeError
 
@@ -100,10 +101,10 @@ greater_equal = _binary("greater_equal")
 
 def clip(x, /, min=None, max=None, *, out=None) -> Array:
     """x, at least min and at most max; either may be None. NaN stays NaN. x's dtype stays."""
-    if not isinstance(x, Array):
+    if not isinstance(x, ARRAYS):
         raise InvalidDTypeError(f"array.clip: wanted an Array, got {type(x).__name__}")
     for bound in (min, max):
-        if isinstance(bound, Array) and (bound.dtype in REAL) != (x.dtype in REAL):
+        if isinstance(bound, ARRAYS) and (bound.dtype in REAL) != (x.dtype in REAL):
             raise InvalidDTypeError(f"array.clip: x is {x.dtype}, a bound is {bound.dtype}; astype() one of them first")
     if min is None and max is None:
         return x.copy() if out is None else positive(x, out=out)

@@ -5,12 +5,13 @@ from vivace import _core
 from vivace._core import Array
 from vivace.array import types
 from vivace.array.elementwise import exp, sqrt
+from vivace.array.trace import ARRAYS, Traced
 from vivace.errors import InvalidArgumentError, InvalidDTypeError, InvalidShapeError
 
 
 def _wide(call: str, x, dtype) -> types.DType:
     """What sums come in: the default integer for narrower ones, floats as they are."""
-    if not isinstance(x, Array):
+    if not isinstance(x, ARRAYS):
         raise InvalidDTypeError(f"array.{call}: wanted an Array, got {type(x).__name__}")
     if dtype is not None:
         return dtype
@@ -18,7 +19,7 @@ def _wide(call: str, x, dtype) -> types.DType:
 
 
 def _numbers(call: str, x, wanted: tuple[types.DType, ...], words: str) -> None:
-    if not isinstance(x, Array):
+    if not isinstance(x, ARRAYS):
         raise InvalidDTypeError(f"array.{call}: wanted an Array, got {type(x).__name__}")
     if x.dtype not in wanted:
         raise InvalidDTypeError(f"array.{call}: wanted {words}, got {x.dtype}")
@@ -158,3 +159,16 @@ def searchsorted(x1, x2, /, *, side="left", sorter=None) -> Array:
     if x1.ndim != 1:
         raise InvalidShapeError(f"array.searchsorted: x1 is {x1.shape}, wanted one axis")
     return _core.array_searchsorted(x1, x2, side == "right", sorter)
+
+
+def _method(function):
+    def method(self, axis=None, **options):
+        return function(self, axis=axis, **options)
+
+    method.__name__, method.__doc__ = function.__name__, function.__doc__
+    return method
+
+
+for _f in (sum, prod, max, min, any, all, argmax, argmin, mean, std, var):
+    for _class in (Array, Traced):
+        setattr(_class, _f.__name__, _method(_f))

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "vivace/cpu/map/block.h"
@@ -51,14 +52,16 @@ struct Op {
 /// What a fold does with values, by kind and type. The walks below know neither: they are compiled once.
 struct Joiner {
   int64_t size;
-  uint64_t identity;                                   // the bits of a value
-  void (*block)(const char* p, int64_t n, char* out);  // n dense values to one
-  void (*join)(char* x, const char* y, int64_t n);     // x[j] with y[j] into x[j]
+  uint64_t identity;                                                    // the bits of a value
+  void (*block)(const Joiner& j, const char* p, int64_t n, char* out);  // n dense values to one
+  void (*join)(const Joiner& j, char* x, const char* y, int64_t n);     // x[i] with y[i] into x[i]
+  const kernels::Joining* own = nullptr;
+  const Evaluator* combine = nullptr;  // of own
 };
 
 /// kLanes running values, then a tree over them.
 template <class O, class C>
-void block(const char* p, int64_t n, char* out) {
+void block(const Joiner&, const char* p, int64_t n, char* out) {
   C lane[kLanes];
   for (C& v : lane) v = O::identity();
   const auto at = [p](int64_t i) {
@@ -76,20 +79,41 @@ void block(const char* p, int64_t n, char* out) {
 }
 
 template <class O, class C>
-void join(char* x, const char* y, int64_t n) {
-  for (int64_t j = 0; j < n; ++j) {
+void join(const Joiner&, char* x, const char* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
     C a, b;
-    __builtin_memcpy(&a, x + j * static_cast<int64_t>(sizeof a), sizeof a);
-    __builtin_memcpy(&b, y + j * static_cast<int64_t>(sizeof b), sizeof b);
+    __builtin_memcpy(&a, x + i * static_cast<int64_t>(sizeof a), sizeof a);
+    __builtin_memcpy(&b, y + i * static_cast<int64_t>(sizeof b), sizeof b);
     a = O::join(a, b);
-    __builtin_memcpy(x + j * static_cast<int64_t>(sizeof a), &a, sizeof a);
+    __builtin_memcpy(x + i * static_cast<int64_t>(sizeof a), &a, sizeof a);
   }
+}
+
+/// The same by a program, which reads two elements before it writes one: at most kBlock of them.
+void join_own(const Joiner& j, char* x, const char* y, int64_t n) {
+  thread_local std::vector<char> scratch;  // beside thread_scratch(), which the walk has in use
+  scratch.resize(std::max(scratch.size(), j.combine->scratch_bytes()));
+  const char* in[kMaxOperands] = {x, y};
+  const int64_t stride[kMaxOperands] = {j.size, j.size};
+  for (int k = 2; k < j.own->combine.operands; ++k) in[k] = reinterpret_cast<const char*>(&j.own->constant[k]);
+  j.combine->eval(n, in, stride, 0, 0, x, j.size, scratch.data());
+}
+/// Halves joined with halves: the order is of the count alone.
+void block_own(const Joiner& j, const char* p, int64_t n, char* out) {
+  char held[kBlock * 8];
+  __builtin_memcpy(held, p, static_cast<size_t>(n * j.size));
+  while (n > 1) {
+    const int64_t half = n / 2;
+    j.join(j, held, held + (n - half) * j.size, half);
+    n -= half;
+  }
+  __builtin_memcpy(out, n == 0 ? reinterpret_cast<const char*>(&j.identity) : held, static_cast<size_t>(j.size));
 }
 
 template <Fold kKind, class C>
 Joiner make() {
   using O = Op<kKind, C>;
-  Joiner j{sizeof(C), 0, &block<O, C>, &join<O, C>};
+  Joiner j{sizeof(C), 0, &block<O, C>, &join<O, C>, nullptr, nullptr};
   const C v = O::identity();
   __builtin_memcpy(&j.identity, &v, sizeof v);
   return j;
@@ -138,7 +162,7 @@ struct Tree {
   void add(uint64_t v) {
     int l = 0;
     for (int64_t c = count; c & 1; c >>= 1, ++l) {
-      j.join(reinterpret_cast<char*>(&level[l]), reinterpret_cast<const char*>(&v), 1);
+      j.join(j, reinterpret_cast<char*>(&level[l]), reinterpret_cast<const char*>(&v), 1);
       v = level[l];
     }
     level[l] = v;
@@ -150,7 +174,7 @@ struct Tree {
     for (int l = 0; l < 48; ++l) {
       if (!(count >> l & 1)) continue;
       uint64_t x = level[l];
-      if (any) j.join(reinterpret_cast<char*>(&x), reinterpret_cast<const char*>(&v), 1);
+      if (any) j.join(j, reinterpret_cast<char*>(&x), reinterpret_cast<const char*>(&v), 1);
       v = x, any = true;
     }
     return v;
@@ -233,7 +257,7 @@ void rows(const Joiner& j, const MapProgram& program, const FoldSpace& f, Pool* 
     folded.each(base, p * kChunk, std::min(n, (p + 1) * kChunk), memory, memory + kBlock * 8,
                 [&](const char* v, int64_t m) {
                   uint64_t some = 0;
-                  j.block(v, m, reinterpret_cast<char*>(&some));
+                  j.block(j, v, m, reinterpret_cast<char*>(&some));
                   tree.add(some);
                 });
     return tree.value();
@@ -319,9 +343,9 @@ void columns(const Joiner& j, const MapProgram& program, const FoldSpace& f, Poo
         v = in[0];
       else
         evaluator.eval(m, in, stride, 0, 0, buffer, folded.size, scratch);
-      j.join(some, v, m);
+      j.join(j, some, v, m);
       if ((r + 1) % kColumnRows == 0) {
-        j.join(total, some, m);
+        j.join(j, total, some, m);
         clear(some);
       }
       for (int i = folded.last; i >= folded.first; --i) {
@@ -329,7 +353,7 @@ void columns(const Joiner& j, const MapProgram& program, const FoldSpace& f, Poo
         at[i] = 0;
       }
     }
-    j.join(total, some, m);
+    j.join(j, total, some, m);
     for (int64_t i = 0; i < m; ++i)
       __builtin_memcpy(out + i * s.out_stride[across] * folded.size, total + i * j.size, static_cast<size_t>(j.size));
   };
@@ -414,24 +438,36 @@ void extremes(Scan scan, const MapProgram& program, const FoldSpace& f, Pool* po
 }
 
 /// Whether outputs lie closer together in memory than what is folded into each.
-bool down(const FoldSpace& f) {
+bool down(const FoldSpace& f, int operands) {
   const MapSpace& s = f.space;
   if (f.kept == 0 || f.kept == s.rank || s.dim[f.kept - 1] <= 1) return false;
-  const auto size = [](int64_t stride) { return stride < 0 ? -stride : stride; };
+  const auto moves = [&](int axis) {  // in memory, at most
+    int64_t most = 0;
+    for (int k = 0; k < operands; ++k) {
+      const int64_t stride = s.in_stride[k][axis];
+      most = std::max(most, stride < 0 ? -stride : stride);
+    }
+    return most;
+  };
   // The folded axis that moves least in memory, against the kept one that does.
   int64_t folded = INT64_MAX;
   for (int i = f.kept; i < s.rank; ++i)
-    if (s.dim[i] > 1) folded = std::min(folded, size(s.in_stride[0][i]));
-  return folded != INT64_MAX && size(s.in_stride[0][f.kept - 1]) < folded;
+    if (s.dim[i] > 1) folded = std::min(folded, moves(i));
+  return folded != INT64_MAX && moves(f.kept - 1) < folded;
 }
 
 }  // namespace
 
-void fold(Fold kind, const MapProgram& p, const FoldSpace& f, Pool* pool) {
-  if (kind == Fold::argmax) return extremes(extreme_of<true>(p.result), p, f, pool);
-  if (kind == Fold::argmin) return extremes(extreme_of<false>(p.result), p, f, pool);
-  const Joiner j = joiner(kind, p.result);
-  if (down(f))
+void fold(const kernels::How& how, const MapProgram& p, const FoldSpace& f, Pool* pool) {
+  if (how.kind == Fold::argmax) return extremes(extreme_of<true>(p.result), p, f, pool);
+  if (how.kind == Fold::argmin) return extremes(extreme_of<false>(p.result), p, f, pool);
+  std::optional<Evaluator> combine;
+  if (how.own != nullptr) combine.emplace(how.own->combine);
+  const Joiner j =
+      how.own == nullptr
+          ? joiner(how.kind, p.result)
+          : Joiner{elem_bytes(p.result), how.own->identity.bits, &block_own, &join_own, how.own, &*combine};
+  if (down(f, p.operands))
     columns(j, p, f, pool);
   else
     rows(j, p, f, pool);

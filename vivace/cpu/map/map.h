@@ -14,8 +14,8 @@ void map(const kernels::MapProgram& program, const kernels::MapSpace& space, Poo
 /// Folds what the program gives over the axes behind `space.kept`, in an order that the shape and the strides decide.
 /// The value's type is the program's result (sums of bool are the caller's cast); argmax and argmin write i64, the
 /// number of the first extreme in row-major order of the folded axes, a NaN counting as one. Of no elements: sum 0,
-/// prod 1, any false, all true; the others are the caller's error.
-void fold(kernels::Fold kind, const kernels::MapProgram& program, const kernels::FoldSpace& space, Pool* pool);
+/// prod 1, any false, all true, one's own its identity; the others are the caller's error.
+void fold(const kernels::How& how, const kernels::MapProgram& program, const kernels::FoldSpace& space, Pool* pool);
 
 /// Running sums or products along the last axis of dense rows, in place: `rows` of `n`.
 void scan(bool product, kernels::Elem type, char* data, int64_t rows, int64_t n, Pool* pool);

@@ -84,6 +84,17 @@ struct FirstExtreme {
   static __device__ __forceinline__ Result finish(const Acc& x) { return x.number; }
 };
 
+/// A value known when the kernel is compiled, by its bits.
+template <Elem E>
+__device__ __forceinline__ typename Held<E>::C constant(uint64_t value) {
+  union {
+    uint64_t bits;
+    typename Held<E>::S s;
+  } u;
+  u.bits = value;
+  return Held<E>::load(u.s);
+}
+
 /// x of the lane `by` further on in the warp.
 template <class T>
 __device__ __forceinline__ T from_lane_below(const T& x, int by) {

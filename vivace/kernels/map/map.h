@@ -79,6 +79,13 @@ struct MapSpace {
 
 enum class Fold : uint8_t { sum, prod, max, min, any, all, argmax, argmin };
 
+struct Joining;
+/// How a fold joins: by a kind, or by a program of one's own.
+struct How {
+  Fold kind = Fold::sum;
+  const Joining* own = nullptr;
+};
+
 /// A fold's space: the first `kept` axes of `space` stay, the others are folded. `space.out` and its strides speak of
 /// the kept axes alone.
 struct FoldSpace {
@@ -95,6 +102,14 @@ union Scalar {
   float f;
   double d;
   uint16_t h;
+};
+
+/// Two values to one, associative and commutative: operands 0 and 1 of `combine`, the others are constants. Values,
+/// result and identity are of one type, combine.result.
+struct Joining {
+  MapProgram combine;
+  Scalar constant[kMaxOperands];
+  Scalar identity;
 };
 
 }  // namespace vivace::kernels
