@@ -207,7 +207,6 @@ def talking(tmp_path_factory):
 
 
 def test_a_session_says_what_a_chat_says(talking):
-    openai = pytest.importorskip("openai", reason="a GPU machine has no client")
     with vivace.load_model(talking, device="cpu", precision="f32", kv_dtype="f32", context=2048) as model:
         chat = model.session(system="You answer in few words.", max_tokens=12)
         for turn, words in enumerate(["Name a colour.", "Another one?", "And a fruit?"]):
@@ -224,6 +223,7 @@ TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds."
 
 
 def test_the_server_answers_with_tools(talking):
+    openai = pytest.importorskip("openai", reason="a GPU machine has no client")
     with vivace.load_model(talking, device="cpu", precision="f32", kv_dtype="f32", context=2048, max_batch=2, logit_bias=True) as model, inside(model, Engine) as (engine, url):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         ask = dict(model=NAME, messages=[{"role": "user", "content": "What is 3 and 4?"}], tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_tokens=160, temperature=1.0, seed=1)

@@ -168,8 +168,9 @@ def sample(load: Load) -> dict:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     now = {"rss_mb": pages * os.sysconf("SC_PAGESIZE") / 1e6, "fds": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
     if load.args.device != "cpu":
-        state = load.vivace.device.state()
-        now["device_mb"] = (state["total_bytes"] - state["free_bytes"]) / 1e6
+        from vivace import array
+
+        now["device_mb"] = array.pool_stats()["mapped"] / 1e6  # of this process: others may use the GPU too
     return now
 
 

@@ -6,6 +6,7 @@
 A call is known by seed, op and number. What is wrong is made small and printed as one line of Python that runs.
 """
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -87,6 +88,14 @@ def suspect(args, text, end):
     return lines[-1] + (f" (the last of {len(lines)})" if len(lines) > 1 else "") if lines else "before its first call"
 
 
+def standing(pid):
+    """What each thread of a process waits for, by the kernel's name of it; R: it runs."""
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):
+            words = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            yield f"thread {task.name} {(task / 'comm').read_text().strip()}: {words[0]} {(task / 'wchan').read_text().strip() or 0}, {words[11]} ticks"
+
+
 def gathered(args, processes):
     """({mode: tallies}, {mode: crashes}, kernels) of the processes once they have ended, or LATE seconds after they should have."""
     from tests.differential.tally import Tally
@@ -97,6 +106,7 @@ def gathered(args, processes):
         try:
             status = process.wait(max(late - time.monotonic(), 0.1) if args.seconds else None)
         except subprocess.TimeoutExpired:
+            print(*(f"LATE: {line}" for line in standing(process.pid)), sep="\n", flush=True)
             process.send_signal(signal.SIGUSR1)  # where it stands, on stderr
             time.sleep(1)
             process.kill()

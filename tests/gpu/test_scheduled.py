@@ -31,7 +31,7 @@ def gpu():
 
 
 def arm(gpu, name="arm", qos=None, worst_ms=20, **options):
-    return gpu.load_model(VLA / "pi05_tiny", name=name, qos=qos or vivace.guaranteed(hz=20, blocking_ms=5), worst_ms=worst_ms, **ARM, **options)
+    return gpu.load_model(VLA / "pi05_tiny", name=name, qos=qos or vivace.guaranteed(hz=20, blocking_ms=20), worst_ms=worst_ms, **ARM, **options)
 
 
 def test_bits_are_those_without_a_scheduler(gpu, record_property):
