@@ -33,7 +33,6 @@ from tools.receipt import CUT, Receipt  # noqa: E402
 from vivace import array  # noqa: E402
 
 SOURCES = ["vivace/array/*.cc", "vivace/array/*.h", "vivace/kernels/map/*", "vivace/cpu/map/*.cc", "python/src/array*.cc", "python/vivace/array/*.py", "bench/bench_arrays.py"]
-CHAIN = ("T x, T w, T b, T s, T r", "T y", "y = fmaxf(x * w + b, 0.0f) * s + r")
 FIRST = """
 import json, sys, time
 from vivace import array
@@ -255,7 +254,7 @@ class Bench:
         m, n = (p.side // 2, p.side)
         x, w, b, s, r = (p.draw((n, m), "bf16" if p.gpu else "f32", seed) for seed in (6, 7, 8, 9, 10))
         dtype = x["ours"].dtype
-        ours = array.elementwise(*(t.replace("T ", f"{dtype} ") for t in CHAIN[:2]), CHAIN[2]) if p.gpu else lambda x, w, b, s, r: array.maximum(x * w + b, 0.0) * s + r
+        ours = array.fuse(lambda x, w, b, s, r: array.maximum(x * w + b, 0.0) * s + r)
 
         def f(library, x, w, b, s, r):
             if library is array:

@@ -248,6 +248,16 @@ def test_fused_functions_and_reductions_of_ones_own(gpu):
     """)
 
 
+def test_random_numbers_are_the_cpus(gpu):
+    gpu("""
+        for draw in (lambda r, d: r.uniform(-1, 3, (3, 700), dtype="bf16", device=d), lambda r, d: r.integers(-5, 2**31, 1000, device=d), lambda r, d: r.normal(2, 0.5, (999,), device=d)):
+            ours, theirs = array.random.Generator(2**63 + 5, 2**32 - 50), array.random.Generator(2**63 + 5, 2**32 - 50)
+            same("first", draw(ours, "cpu"), draw(theirs, "cuda"), 8 if draw(ours, "cpu").dtype == "f32" else 0)
+            theirs.offset = ours.offset
+            same("next", draw(ours, "cpu"), draw(theirs, "cuda"), 8 if draw(ours, "cpu").dtype == "f32" else 0)
+    """)
+
+
 @pytest.mark.parametrize("file,right,wrong", [
     ("map.cuh", "n[u] = left < V ? static_cast<int>(left) : V;", "n[u] = V;"),
     ("map.cuh", "if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);", ""),

@@ -24,7 +24,7 @@ using kernels::MapProgram;
 }
 
 /// `steps`: (function, type, from, register, register, register) each; operand k is register k, step i writes register
-/// kMaxOperands + i.
+/// kMaxOperands + i, kIndex is the element's number.
 MapProgram program_of(const nb::list& operands, const nb::list& steps, nb::handle result) {
   MapProgram p;
   if (operands.size() > kMaxOperands || operands.size() == 0 || steps.size() > kMaxSteps)
@@ -38,7 +38,10 @@ MapProgram program_of(const nb::list& operands, const nb::list& steps, nb::handl
     kernels::MapStep s{static_cast<Func>(f), elem_of(t[1]), elem_of(t[2]), {}};
     for (size_t k = 0; k < 3; ++k) {
       const int r = nb::cast<int>(t[k + 3]);
-      if (r < 0 || (r >= p.operands && (r < kMaxOperands || r >= kMaxOperands + p.steps))) refuse("a register not set");
+      if (r == kernels::kIndex)
+        p.index = true;
+      else if (r < 0 || (r >= p.operands && (r < kMaxOperands || r >= kMaxOperands + p.steps)))
+        refuse("a register not set");
       s.in[k] = static_cast<uint8_t>(r);
     }
     p.step[p.steps++] = s;
@@ -49,6 +52,7 @@ MapProgram program_of(const nb::list& operands, const nb::list& steps, nb::handl
 
 /// Arrays as they are, of the program's types; Python numbers as values of them.
 void operands_of(const MapProgram& p, const nb::list& given, const char* call, Operand* o) {
+  if (p.index) refuse("the element's number with operands of any shape");
   if (given.size() != static_cast<size_t>(p.operands)) refuse(strf("%zu operands of %d", given.size(), p.operands));
   for (int k = 0; k < p.operands; ++k) {
     if (!operand_of(given[static_cast<size_t>(k)], &o[k]))
@@ -85,6 +89,23 @@ Array run_map(const MapProgram& p, const nb::list& given, nb::handle out) {
   }));
 }
 
+/// A new array of numbers alone: `given` are the operands' values.
+Array run_create(const MapProgram& given_program, const nb::list& given, nb::handle shape, const std::string& device) {
+  MapProgram p = given_program;
+  Operand o[kMaxOperands];
+  p.index = false;
+  operands_of(p, given, "random", o);
+  for (int k = 0; k < p.operands; ++k)
+    if (o[k].array != nullptr) refuse("an Array where a number is wanted");
+  p.index = given_program.index;
+  refuse_capture("creation");
+  const Shape s = shape_from(shape, p.result);
+  const int where = value_of(array::parse_device(device));
+  return value_of(work(where, s.elements(), [&](const Exec& x) {
+    return array::run(p, std::span(o, static_cast<size_t>(p.operands)), &s, nullptr, where, x);
+  }));
+}
+
 uint32_t mask_of(const std::vector<int>& axes) {
   uint32_t mask = 0;
   for (const int a : axes)
@@ -112,6 +133,7 @@ Array run_fold(const kernels::How& how, const MapProgram& p, const nb::list& giv
 void add_array_program(nb::module_& m) {
   m.attr("array_most_operands") = kMaxOperands;
   m.attr("array_most_steps") = kMaxSteps;
+  m.attr("array_index") = kernels::kIndex;
   m.attr("array_cast_function") = static_cast<int>(Func::cast);
   m.def(
       "array_signature",
@@ -139,6 +161,7 @@ void add_array_program(nb::module_& m) {
           },
           nb::arg("operands"), nb::arg("steps"), nb::arg("result"))
       .def("map", &run_map, nb::arg("given"), nb::arg("out").none())
+      .def("create", &run_create, nb::arg("given"), nb::arg("shape"), nb::arg("device"))
       .def("fold",
            [](const MapProgram& p, const std::string& kind, const nb::list& given, const std::vector<int>& axes,
               bool keepdims, nb::handle dtype) {

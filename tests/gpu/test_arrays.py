@@ -207,6 +207,14 @@ def test_reductions_of_ones_own():
             same(norm(x, axis=axis), norm(gx, axis=axis), 64 * (x.size if axis is None else shape[axis]) ** 0.5)
 
 
+def test_random_numbers_are_the_cpus():
+    for dtype in ("f32", "bf16", "f64"):
+        ours, theirs = array.random.Generator(2**63 + 5, 2**32 - 50), array.random.Generator(2**63 + 5, 2**32 - 50)
+        same(ours.uniform(-1, 3, (300, 700), dtype=dtype, device="cpu"), theirs.uniform(-1, 3, (300, 700), dtype=dtype, device="cuda"))
+        same(ours.integers(-5, 2**31, 100_000, device="cpu"), theirs.integers(-5, 2**31, 100_000, device="cuda"))
+        same(ours.normal(2, 0.5, 100_000, dtype=dtype, device="cpu"), theirs.normal(2, 0.5, 100_000, dtype=dtype, device="cuda"), 8, 1.0)
+
+
 def test_a_steady_loop_maps_no_memory_and_streams_are_ordered():
     torch = pytest.importorskip("torch")
     a, b = array.ones((1 << 16,)), array.ones((1 << 16,))

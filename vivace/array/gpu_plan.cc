@@ -42,6 +42,7 @@ bool is_long(const kernels::MapStep& s) {
     case Func::pow:
     case Func::floor_divide:
     case Func::remainder:
+    case Func::philox:
       return true;
     default:
       return rule(s.func) == Rule::real || rule(s.func) == Rule::wide;

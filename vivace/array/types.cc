@@ -183,6 +183,7 @@ Result<Signature> signature(Func f, Elem e) {
     const char* wanted = r == Rule::wide                        ? "f32 or f64"
                          : r == Rule::whole                     ? "integers or bool"
                          : r == Rule::shift                     ? "integers"
+                         : r == Rule::long_bits                 ? "u64"
                          : r == Rule::truth                     ? "bool (compare first, such as x != 0)"
                          : r == Rule::number || r == Rule::test ? "numbers (astype() the bool first)"
                                                                 : "floats";

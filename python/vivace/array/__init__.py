@@ -31,6 +31,7 @@ from vivace.array.shapes import (
     take, take_along_axis, tile, unstack,
 )
 from vivace.array.fuse import fuse, reduction
+from vivace.array import random
 from vivace.array.own import elementwise
 from vivace.array.streams import stream
 from vivace.array.products import einsum, matmul, tensordot, vecdot
@@ -51,7 +52,7 @@ __all__ = [
     "full_like", "fuse", "gelu", "get_default_device", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32", "int64", "int8", "isdtype",
     "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
-    "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_stats", "positive", "pow", "prod", "real",
+    "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_stats", "positive", "pow", "prod", "random", "real",
     "reciprocal", "reduction", "remainder", "repeat", "reshape", "result_type", "roll", "round", "rsqrt", "searchsorted", "set_default_device", "sigmoid", "sign",
     "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take", "take_along_axis",
     "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unstack", "var", "vecdot", "where", "zeros",

@@ -4,7 +4,7 @@
 
 namespace vivace::kernels {
 
-enum class Rule : uint8_t { number, real, wide, whole, shift, same, test, real_test, truth };
+enum class Rule : uint8_t { number, real, wide, whole, shift, same, test, real_test, truth, long_bits };
 
 /// Whether functions of a rule compute in this type.
 VV_HD constexpr bool takes(Rule r, Elem e) {
@@ -25,6 +25,8 @@ VV_HD constexpr bool takes(Rule r, Elem e) {
       return has_arithmetic(e);
     case Rule::truth:
       return e == Elem::boolean;
+    case Rule::long_bits:
+      return e == Elem::u64;
   }
   return false;
 }

@@ -309,6 +309,21 @@ VV_HD inline T right_shift(T x, T n) {
   return static_cast<T>(x >> n);
 }
 
+/// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers, 2011) of the counter (counter, 0) and the key:
+/// the first two of its four words.
+VV_HD inline uint64_t philox(uint64_t counter, uint64_t key) {
+  uint32_t c[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+  uint32_t k[2] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * c[0], b = uint64_t{0xCD9E8D57u} * c[2];
+    c[0] = static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0];
+    c[2] = static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1];
+    c[1] = static_cast<uint32_t>(b), c[3] = static_cast<uint32_t>(a);
+    k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u;
+  }
+  return uint64_t{c[1]} << 32 | c[0];
+}
+
 template <class T>
 struct Limits {
   static constexpr int kBits = static_cast<int>(sizeof(T) * 8) - (Wrap<T>::is_signed ? 1 : 0);
