@@ -32,7 +32,7 @@ class Timeline {
   /// Oldest first: what was added behind the last one that was over before `since_us`.
   std::vector<Span> spans(double since_us = 0) const {
     size_t first = next_ - spans_.size();
-    for (size_t i = next_; i-- > first;)  // from the newest, so that a look at the last second costs no more than it has
+    for (size_t i = next_; i-- > first;)  // from the newest: a look at the last second costs no more than it has
       if (const Span& s = spans_[i % kMost]; s.kind != Kind::stand_back && s.at_us + s.us < since_us)
         first = i + 1;
     std::vector<Span> out;
