@@ -134,7 +134,9 @@ def test_the_queue(server):
             s.sendall(request_bytes({"model": NAME, "messages": LONG}))
         until(lambda: server.progress()["waiting"] == 64)
         assert server.chat()[0] == 429
-    assert server.until_idle() < 10
+        age = server.metric("vivace_queue_age_seconds")
+        until(lambda: server.metric("vivace_queue_age_seconds") > age > 0)
+    assert server.until_idle() < 10 and server.metric("vivace_queue_age_seconds") == 0
 
 
 def until(true, seconds=20):

@@ -109,6 +109,11 @@ class Engine:
                 elif group.waits is not None and now - max(group.heard, group.sent_ns * 1e-9) > self.limits.ping_s:
                     group.wake()
 
+    def queue_age(self) -> float:
+        """Seconds since the oldest of those was let in who have no token yet; 0: there is none."""
+        since = min((g.begun for g in self.groups if not g.tokens and not g.over()), default=None)
+        return 0.0 if since is None else time.monotonic() - since
+
     def retry_ms(self) -> int:
         """When a place may be free, as far as the last answers tell."""
         return int(min(60_000, max(100, 1000 * self.model._live.retry_after())))
@@ -200,7 +205,7 @@ class Group:
         self._not_brought = not_brought
         self.cause: str | None = None  # why it was cancelled
         self.waits: asyncio.Future | None = None
-        self.heard = time.monotonic()  # when the client got something last
+        self.begun = self.heard = time.monotonic()  # when it was let in; when the client got something last
         self.unread, self.over, self.read, self.attach, self.detach = stream.unread, stream.over, stream.read, stream.attach, stream.detach
         engine.groups.add(self)
 
@@ -211,6 +216,10 @@ class Group:
     def used(self) -> Used:
         firsts = [c for first, c in zip(self._firsts, self.choices()) if first]  # usage counts a prompt once
         return Used(self._stream.tokens(), sum(c for c, _, _ in firsts), sum(w for _, w, _ in self.choices()), next((miss for _, _, miss in firsts if miss), None))
+
+    @property
+    def tokens(self) -> int:
+        return self._stream.tokens()
 
     @property
     def given_ns(self) -> int:

@@ -119,7 +119,7 @@ async def metrics(call: Call, engine) -> None:
     gauges = {
         "vivace_requests_answering": ("Answers (choices) that are made", now["answering"]), "vivace_requests_waiting": ("Answers (choices) that wait for a slot", now["waiting"]),
         **shared,
-        "vivace_slots": ("Answers that can be made at once", engine.max_batch), "vivace_queue_capacity": ("Answers that may be made or wait", engine.most), "vivace_steps": ("Steps of the engine so far", now["steps"]),
+        "vivace_slots": ("Answers that can be made at once", engine.max_batch), "vivace_queue_age_seconds": ("Since the oldest request came that has no token yet; 0: there is none", round(engine.queue_age(), 3)), "vivace_queue_capacity": ("Answers that may be made or wait", engine.most), "vivace_steps": ("Steps of the engine so far", now["steps"]),
         "vivace_kv_blocks": ("Blocks of keys and values; 0: each slot has its own places", count), "vivace_kv_blocks_available": ("Blocks that are free or only remembered", available),
         "vivace_kv_blocks_remembered": ("Blocks that only prompts which begin alike may need", remembered), "vivace_moved_to_host": ("Answers that moved to host memory so far", now["moved_to_host"]),
     }
