@@ -8,12 +8,12 @@
 
 namespace vivace::kernels {
 
-/// 1 / (1 + exp(-y)), within 8 units in the last place also where it is small: what the exponent's product with log2(e) lost
-/// is worth |y| units, so it is made up for.
+/// 1 / (1 + exp(-y)), within 8 units in the last place also where it is small: what the exponent's product with log2(e)
+/// lost is worth |y| units, so it is made up for.
 __device__ __forceinline__ float sigmoid(float y) {
   constexpr float kLog2e = 1.44269502f, kRest = 1.92596299e-8f, kLn2 = 0.693147182f;
   const float e = -kLog2e * y, lost = fmaf(-kLog2e, y, -e) - kRest * y;
-  const float power = quick_exp2(e) * (fabsf(e) < 256.0f ? fmaf(kLn2, lost, 1.0f) : 1.0f);  // beyond, nothing or infinite
+  const float power = quick_exp2(e) * (fabsf(e) < 256.0f ? fmaf(kLn2, lost, 1.0f) : 1.0f);  // beyond: 0 or infinite
   return quick_reciprocal(1.0f + power);
 }
 
