@@ -35,6 +35,7 @@ REPLY = "tests/test_reply.py"
 STRUCTURED = "tests/test_structured.py -k 'lengths or beside or regex'"
 SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
 HYBRID = "tests/test_hybrid_reuse.py --timeout 120 -k 'not server'"
+MTP = "tests/test_mtp.py"
 LOOP = "tests/test_engine_loop.py --timeout 60 --timeout-method thread"
 STEPS = "tests/test_model_steps.py -k 'not many'"
 RANDOM = "tests/test_random_models.py -k 'test_models and {}'"
@@ -166,6 +167,16 @@ FAULTS = [
     ("causal_conv: rows behind the last reach the state", "vivace/cpu/linear/causal_conv.cc", "static_cast<int32_t>(valid_rows(a.rows, a.T))", "a.T", "tests/test_hybrid.py -k pad"),
     ("a sequence begins with its predecessor's state", "vivace/models/decoder/step_io.cc", "rows[i].pos == 0 ? 1 : 0", "0", "tests/test_hybrid.py -k 'side or forward'"),
     ("a position that a state has behind it is taken", "vivace/models/decoder/steps.cc", "r.pos != next && (goes_on", "r.pos > next && (goes_on", "tests/test_hybrid.py -k forward"),
+    ("a state goes over guesses", "vivace/cpu/linear/gated_delta.cc", "slot < 0 || a.frozen", "slot < 0", f"{MTP} -k leaves_the_state"),
+    ("a convolution goes over guesses", "vivace/cpu/linear/causal_conv.cc", "row >= 0 && !a.frozen", "row >= 0", f"{MTP} -k leaves_the_state"),
+    ("a guess that was right never enters the state", "vivace/serve/batcher.cc", "static_cast<int>(job->checked_) - 1", "0", f"{MTP} -k change_no_token"),
+    ("draws behind wrong guesses count", "vivace/serve/batcher.cc", "job->guesses_[job->checked_ - 1] != job->last_) return {};", "false) return {};", f"{MTP} -k change_no_token"),
+    ("draws of rows that come once more count", "vivace/serve/batcher.cc", "job->dropped_ = again;", "job->dropped_ = 0;", f"{MTP} -k change_no_token"),
+    ("who comes back has a state with guesses in it", "vivace/serve/seats.cc", "job->fed_ - job->behind_", "job->fed_", f"{MTP} -k give_way"),
+    ("the draft layer goes on from the row behind", "vivace/models/decoder/draft.cc", "h.at + r.pos - h.first", "h.at + r.pos - h.first + (r.pos + 1 < h.past ? 1 : 0)", f"{MTP} -k references"),
+    ("guesses behind the first go on from their tokens alone", "vivace/models/decoder/pipeline.cc", "in_.source.present() ? hidden_ : heard", "hidden_", f"{MTP} -k references"),
+    ("the draft layer takes the hidden state at the other side of the norm", "vivace/models/decoder/pipeline.cc", "if (c_.drafts_from_normed) return op_.norm", "if (!c_.drafts_from_normed) return op_.norm", f"{MTP} -k references"),
+    ("guesses are drawn with the noise of the token before", "vivace/models/decoder/step_io.cc", "kind_ == Kind::drafts_on ? 2 : 1", "kind_ == Kind::drafts_on ? 1 : 1", f"{MTP} -k noise"),
     ("delta_gates: the bias is forgotten", "vivace/cpu/linear/delta_gates.cc", "a[i] + bias[i]", "a[i]", f"{OPS} -k delta_gates"),
     ("gate_heads: one gate a head is that of its first element", "vivace/cpu/gate/gate_heads.cc", "t * a.gate_stride + n * a.G", "t * a.gate_stride + n * a.D", f"{OPS} -k gate_heads"),
     ("gemm: rows swap their fifth bits where one token meets them", "vivace/cpu/gemm/rows_avx512.h", "fifths(r) | fifths(r + 4) << 32", "fifths(r + 4) | fifths(r) << 32", f"{OPS} -k gemm", "vivace/cpu/gemm/level_avx512.cc"),

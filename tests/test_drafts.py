@@ -34,9 +34,14 @@ def test_drafts_change_no_token(drafts):
         assert model.generate_ids(IDS, max_tokens=64, draft="lookup", num_speculative_tokens=drafts).tokens == whole.tokens
         with pytest.raises(vivace.LimitExceededError, match="max_batch - 1 = 7 drafts"):
             model.generate_ids(IDS, max_tokens=4, draft="lookup", num_speculative_tokens=8)
-        with pytest.raises(vivace.InvalidArgumentError, match="leave out temperature, or draft"):
-            model.generate_ids(IDS, max_tokens=4, draft="lookup", temperature=0.5)
-        with pytest.raises(vivace.InvalidArgumentError, match="wanted 'lookup' or a smaller model"):
+        for how in (dict(temperature=0.7, seed=3), dict(temperature=1.5, seed=4, top_k=9, min_p=0.01)):  # whoever guesses, seed and position say what is drawn
+            drawn = model.generate_ids(repeating, max_tokens=40, **how)
+            for draft in ("lookup", twin, other):
+                got = model.generate_ids(repeating, max_tokens=40, draft=draft, num_speculative_tokens=drafts, **how)
+                assert (got.tokens, got.logprobs) == (drawn.tokens, drawn.logprobs)
+        with pytest.raises(vivace.InvalidArgumentError, match="leave out presence, or draft"):
+            model.generate_ids(IDS, max_tokens=4, draft="lookup", presence_penalty=0.5)
+        with pytest.raises(vivace.InvalidArgumentError, match="wanted 'lookup', 'off' or a smaller model"):
             model.generate_ids(IDS, max_tokens=4, draft="magic")
 
 

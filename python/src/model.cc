@@ -27,7 +27,8 @@ std::unique_ptr<TextModel> load_text_model(
     int threads, int context, int max_batch, int prefill_chunk, bool eager, int max_in_flight_steps,
     bool random_weights, bool logit_bias, int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
     const std::string& lm_head_dtype, const std::string& invariance, int max_waiting, int64_t max_waiting_tokens,
-    double priority_ageing, const Tenant* tenant, int max_image_tokens, std::optional<int64_t> state_cache_bytes) {
+    double priority_ageing, const Tenant* tenant, int max_image_tokens, std::optional<int64_t> state_cache_bytes,
+    int mtp) {
   if (max_waiting < 0 || max_waiting > 65536)
     check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
   if (max_waiting_tokens < 1)
@@ -59,7 +60,8 @@ std::unique_ptr<TextModel> load_text_model(
                                      tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(),
                                      max_image_tokens,
                                      tenant != nullptr ? tenant->tenant->most_bytes() : 0,
-                                     state_cache_bytes.value_or(engine::LoadOptions::kStatesAuto)});
+                                     state_cache_bytes.value_or(engine::LoadOptions::kStatesAuto),
+                                     mtp});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -132,13 +134,14 @@ void start(TextModel& m, int slot, float temperature, int64_t seed) {
   });
 }
 
-/// (token, pos, slot, sample) each, and of models that see (..., image, time, line, column), TokenRow's last two.
+/// (token, pos, slot, sample) each, of guesses (..., True), and of models that see (..., image, time, line, column),
+/// TokenRow's last two.
 std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<nb::tuple>& rows) {
   std::vector<engine::TokenRow> r;
   for (const nb::tuple& row : rows) {
-    if (row.size() != 4 && row.size() != 8)
-      check(
-          Status(Code::kInvalidArgument, strf("step: a row has 4 values, or 8 with an image's, got %zu", row.size())));
+    if (row.size() != 4 && row.size() != 5 && row.size() != 8)
+      check(Status(Code::kInvalidArgument,
+                   strf("step: a row has 4 values, 5 of a guess, or 8 with an image's, got %zu", row.size())));
     const auto number = [&](size_t i) { return nb::cast<int32_t>(row[i]); };
     const int32_t token = number(0), pos = number(1), slot = number(2);
     const bool sample = nb::cast<bool>(row[3]);
@@ -147,6 +150,7 @@ std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<nb::tuple>
       check(Status(Code::kFailedPrecondition,
                    strf("step: requests have used slot %d since its sequence began; start(%d) another", slot, slot)));
     r.push_back({token, pos, slot, sample});
+    if (row.size() == 5) r.back().guess = nb::cast<bool>(row[4]);
     if (row.size() == 8) r.back().image = number(4), r.back().shift = {number(5), number(6), number(7)};
   }
   return r;
@@ -176,6 +180,24 @@ nb::list model_step(TextModel& m, const std::vector<nb::tuple>& rows) {
     nb::list result;
     for (const engine::Sampled& x : out) result.append(nb::make_tuple(x.token, x.logprob, x.slot));
     return result;
+  });
+}
+
+/// TextModel::draft(): `count` guesses of each row that asks.
+std::vector<std::vector<int32_t>> model_draft(TextModel& m, const std::vector<nb::tuple>& rows, int count) {
+  return direct(m, [&](engine::TextModel& model) {
+    const std::vector<engine::TokenRow> r = rows_of(m, rows);
+    const auto asking = static_cast<size_t>(
+        std::count_if(r.begin(), r.end(), [](const engine::TokenRow& row) { return row.sample; }));
+    std::vector<int32_t> out(asking * static_cast<size_t>(std::max(count, 0)));
+    const Status s = [&] {
+      const NoGil release;
+      return model.draft(r, count, out);
+    }();
+    check(s);
+    std::vector<std::vector<int32_t>> all(asking);
+    for (size_t i = 0; i < out.size(); ++i) all[i % asking].push_back(out[i]);
+    return all;
   });
 }
 
@@ -266,6 +288,7 @@ void add_model(nb::module_& m) {
           "wake", [](TextModel& m, const Tenant& t) { return moved_text(m, t, false); }, nb::arg("tenant"))
       .def("start", &start, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
+      .def("draft", &model_draft, nb::arg("rows"), nb::arg("count"))
       .def("see",
            [](TextModel& m, int place, nb::bytes pixels, int height, int width) {
              if (height < 1 || width < 1 || static_cast<int64_t>(pixels.size()) != int64_t{height} * width * 3)
@@ -315,7 +338,7 @@ void add_model(nb::module_& m) {
         nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
         nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
         nb::arg("priority_ageing") = 10.0, nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0,
-        nb::arg("state_cache_bytes").none() = nb::none());
+        nb::arg("state_cache_bytes").none() = nb::none(), nb::arg("mtp") = 0);
 }
 
 }  // namespace vivace::python

@@ -84,9 +84,13 @@ void schedule(serve::Request* r, const std::string& priority, double deadline) {
                   std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(deadline));
 }
 
-/// `draft`: None, "lookup" or a smaller model, with which `m` then guesses `num_speculative_tokens` tokens.
+constexpr std::string_view kNoDrafts = "off";
+
+bool is_off(nb::handle draft) { return nb::isinstance<nb::str>(draft) && nb::cast<std::string>(draft) == kNoDrafts; }
+
+/// `draft`: None, "off", "lookup" or a smaller model, with which `m` then guesses `num_speculative_tokens` tokens.
 std::shared_ptr<serve::Drafter> drafter(const TextModel& m, nb::handle draft) {
-  if (draft.is_none()) return nullptr;
+  if (draft.is_none() || is_off(draft)) return nullptr;
   if (nb::isinstance<nb::str>(draft)) return std::make_shared<serve::PromptLookup>();
   const std::shared_ptr<ServedModel> small = nb::cast<TextModel&>(draft).served;
   auto made = [&] {
@@ -107,6 +111,7 @@ nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, flo
   serve::Request r = request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence,
                              frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens);
   r.num_speculative_tokens = num_speculative_tokens;
+  r.mtp = !is_off(draft);
   schedule(&r, priority, deadline);
   r.salt.assign(salt.c_str(), salt.size());
   r.reuse = reuse;

@@ -31,7 +31,7 @@ __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
                threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22, priority_ageing=10.0,
-               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, state_cache_bytes=None, **policy) -> "TextModel":
+               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, state_cache_bytes=None, mtp=0, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16": vivace.policy.load_policy has its options. A Whisper is a
@@ -51,7 +51,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     share, so that max_batch may exceed what fits with the whole context each, and that remember what was computed, so that prompts which begin alike
     are computed once (sessions, docs/sessions.md); 0: none, each has its own places; "full": as many as max_batch whole contexts need; "auto": "full" on the
     CPU, 0 on a GPU. state_cache_bytes: of models with a recurrent state (docs/models/qwen35.md), memory for states that are kept beside KV blocks, so that what was
-    computed is found again; 0: none; None: 16 and 4 a sequence, in at most 1 GiB.
+    computed is found again; 0: none; None: 16 and 4 a sequence, in at most 1 GiB. mtp: tokens that the checkpoint's own draft layer guesses a step, 1 to 4, which the
+    next step checks: the same answers in fewer steps; needs max_batch above it; 0: the layer is not loaded.
     gpu_layers: how many layers keep their weights on the device; the others come from host memory in every step,
     for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
     one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. priority_ageing: seconds
@@ -63,7 +64,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     own = dict(kv_dtype=kv_dtype, context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, max_in_flight_steps=max_in_flight_steps, logit_bias=logit_bias, num_kv_blocks=num_kv_blocks, gpu_layers=gpu_layers,
-               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, priority_ageing=priority_ageing, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens, state_cache_bytes=state_cache_bytes)
+               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, priority_ageing=priority_ageing, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens, state_cache_bytes=state_cache_bytes, mtp=mtp)
     if config is not None or _is_policy(path_or_name):
         from vivace.policy import load_policy
 
@@ -293,7 +294,7 @@ class TextModel(Loaded):
         that reads, and may ask the same model), min_tokens (before them nothing ends the answer), json_schema (a dict, JSON text or a pydantic
         class), regex or grammar (Lark): what the whole answer keeps to (docs/structured.md). logit_bias needs load_model(logit_bias=True). draft: "lookup" (what followed
         the same words before) or a smaller model with the same vocabulary guesses `num_speculative_tokens` tokens (4), which one step checks:
-        the same greedy answer in fewer steps; needs max_batch above num_speculative_tokens. priority: "robot", "interactive" or "batch": who goes first where
+        the same answer in fewer steps; needs max_batch above num_speculative_tokens; "off": no guesses of load_model(mtp=) either. priority: "robot", "interactive" or "batch": who goes first where
         several wait, and where sequences share blocks (num_kv_blocks) the next class gives way. deadline: seconds from now by which the answer must be over;
         it ends then (LimitExceededError), and is refused at once where it would not begin before. salt: whose request it is: those of
         different salts never find each other's computed beginnings. reuse: whether it takes and leaves such. deterministic: it takes only what has the bits
@@ -416,12 +417,14 @@ def _close_all() -> None:
 
 def _drafter(draft, request):
     """What the core takes as draft=."""
-    plain = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, bias=b"", mask=b"", min_tokens=0, stepwise=False)
+    if isinstance(draft, str) and draft == "off":
+        return draft
+    plain = dict(repetition=1.0, presence=0.0, frequency=0.0, bias=b"", mask=b"", min_tokens=0, stepwise=False)
     other = sorted(k for k, v in plain.items() if request[k] != v)
     if other:
-        raise InvalidArgumentError(f"draft: guesses are for greedy answers; leave out {', '.join(other)}, or draft")
+        raise InvalidArgumentError(f"draft: guesses are for answers without penalties, bias and mask; leave out {', '.join(other)}, or draft")
     if draft != "lookup" and not isinstance(draft, TextModel):
-        raise InvalidArgumentError(f"draft: wanted 'lookup' or a smaller model, got {shown(draft)}")
+        raise InvalidArgumentError(f"draft: wanted 'lookup', 'off' or a smaller model, got {shown(draft)}")
     return draft if draft == "lookup" else draft._live
 
 

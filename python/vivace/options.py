@@ -358,8 +358,8 @@ def shows(method, kind, *defaults) -> None:
 
 def completed(given: dict, defaults: dict) -> dict:
     """Options as the core takes them: the checkpoint's `defaults` for those that were not given or None, `stop` by what it holds."""
-    if given.get("draft") is not None:
-        defaults = {}  # guesses are for greedy answers
+    if given.get("draft") not in (None, "off"):
+        defaults = {}  # guesses are for answers without penalties
     out = defaults | {n: v for n, v in given.items() if v is not None}
     if out.get("stop") and isinstance(out["stop"][0], str):
         out["stop_text"] = [*out.get("stop_text", ()), *out.pop("stop")]
@@ -368,7 +368,7 @@ def completed(given: dict, defaults: dict) -> dict:
 
 LOAD = {
     "device": text, "precision": text, "kv_dtype": text, "lm_head_dtype": text, "invariance": text, "random_weights": flag, "logit_bias": flag, "generation_config": flag, "percentile": percent(50),
-    **{name: whole(-INT32, INT32 - 1) for name in ("threads", "context", "max_batch", "prefill_chunk", "max_in_flight_steps", "gpu_layers", "max_waiting", "max_image_tokens")},
+    **{name: whole(-INT32, INT32 - 1) for name in ("threads", "context", "max_batch", "prefill_chunk", "max_in_flight_steps", "gpu_layers", "max_waiting", "max_image_tokens", "mtp")},
     "num_kv_blocks": pages, "tenant": maybe(place), "state_cache_bytes": maybe(whole(0, INT64 - 1)),
     "max_waiting_tokens": whole(1, INT64 - 1), "priority_ageing": real,
 }

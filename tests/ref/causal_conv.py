@@ -6,7 +6,7 @@ from tests.ref.common import Case, round_to, rounding
 from tests.ref.gated_delta import outside, sequence_contents, sequence_rows, sequences
 
 
-def ref(x, weight, state, bias=None, offsets=None, slot=None, fresh=None, *, act="none", dtypes, terms=None):
+def ref(x, weight, state, bias=None, offsets=None, slot=None, fresh=None, *, act="none", frozen=False, dtypes, terms=None):
     (T, C), K = x.shape, weight.shape[1]
     out, state = np.full((T, C), np.nan), state.copy()
     for _, first, past, row, zero in sequences(T, offsets, slot, fresh, len(state)):
@@ -17,7 +17,7 @@ def ref(x, weight, state, bias=None, offsets=None, slot=None, fresh=None, *, act
         if terms is not None:
             terms[first:past] = sum(np.abs(line[k : k + past - first] * weight[:, k]) for k in range(K)) + (0 if bias is None else np.abs(bias))
         out[first:past] = y / (1 + np.exp(-y)) if act == "silu" else y
-        if row >= 0:
+        if row >= 0 and not frozen:
             state[row] = line[-(K - 1) :]
     return {"out": round_to(out, dtypes["out"]), "state": round_to(state, "f32")}
 
@@ -45,6 +45,8 @@ CASES = [
     Case({"T": 40, "C": 72, "K": 2, "P": 1, "S": 1}, ports("bf16", rows="i32"), {"act": "silu"}, rows=33, distributions=("normal",)),
     Case({"T": 6, "C": 512, "K": 4, "P": 3, "S": 8, "N": 6, "E": 7}, ports("bf16", offsets="i32", slot="i32"), {"act": "silu"},
          values={"offsets": np.arange(7), "slot": np.array([7, 0, 3, 1, 2, 5])}, note="a decode step of six sequences"),
+    Case({"T": 9, "C": 128, "K": 4, "P": 3, "S": 4, "N": 3, "E": 4}, ports("bf16", offsets="i32", slot="i32"), {"act": "silu", "frozen": True},
+         values={"offsets": np.array([2, 6, 6, 9]), "slot": np.array([3, 0, 1])}, distributions=("normal",), note="guesses behind other tokens: states stay"),
     Case({"T": 5, "C": 96, "K": 3, "P": 2, "S": 1}, ports("f16"), distributions=("normal", "edges")),
     Case({"T": 0, "C": 8, "K": 4, "P": 3, "S": 1}, ports("f32")),
 ]

@@ -20,7 +20,7 @@ def unit(x, normalize):
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) if normalize else x
 
 
-def ref(q, k, v, state, decay=None, beta=None, offsets=None, slot=None, fresh=None, *, scale=0.0, normalize=False, dtypes, largest=None):
+def ref(q, k, v, state, decay=None, beta=None, offsets=None, slot=None, fresh=None, *, scale=0.0, normalize=False, frozen=False, dtypes, largest=None):
     T, Hv, Dv = v.shape
     S, _, D, _ = state.shape
     scale = float(np.float32(scale if scale else 1 / np.sqrt(D)))
@@ -37,7 +37,7 @@ def ref(q, k, v, state, decay=None, beta=None, offsets=None, slot=None, fresh=No
             out[t] = np.einsum("hdc,hd->hc", s, q[t]) * scale
             if largest is not None:
                 largest.append(np.abs(s).max(initial=0))
-        if row >= 0:
+        if row >= 0 and not frozen:
             state[row] = s
     return {"out": round_to(out, dtypes["out"]), "state": round_to(state, "f32")}
 
@@ -92,6 +92,9 @@ CASES = [
          values={"offsets": np.array([0, 3, 12])}, rows=8, distributions=("normal",)),
     Case(shape(5, 1, 1, 512, 40), ports("f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal",)),
     Case(shape(0, 2, 2, 16, 16), ports("f32")),
+    Case(shape(9, 1, 2, 128, 128, S=4, N=3), ports("bf16", decay="f32", beta="f32", offsets="i32", slot="i32"), {"normalize": True, "frozen": True}, ranges=GATES,
+         values={"offsets": np.array([2, 6, 6, 9]), "slot": np.array([3, 0, 1])}, distributions=("normal",), note="guesses behind other tokens: states stay"),
+    Case(shape(150, 1, 2, 64, 64), ports("bf16", decay="f32", beta="f32"), {"normalize": True, "frozen": True}, ranges=GATES, distributions=("normal",)),
     Case(shape(150, 1, 2, 128, 128), ports("bf16", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "large", "tiny", "edges"),
          note="a prompt: two chunks and a part"),
     Case(shape(210, 2, 2, 64, 40, S=4, N=3), ports("bf16", decay="f32", beta="f32", offsets="i32", slot="i32", fresh="i32"), {"normalize": True},

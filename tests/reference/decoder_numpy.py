@@ -150,8 +150,8 @@ class Decoder:
 
     # ---- the whole ----
 
-    def logits(self, ids):
-        """[T, V] of every token; `closest` gets, a row, the least distance of its last expert from the first that was left out."""
+    def residual(self, ids):
+        """[T, H] in front of the final norm; `closest` gets, a row, the least distance of its last expert from the first that was left out."""
         a, ids = self.a, np.asarray(ids)
         self.closest = np.full(len(ids), np.inf)
         table = self.w["wte.weight" if self.plain else "embed_tokens.weight"]
@@ -167,4 +167,31 @@ class Decoder:
             x = a.value(x + (self.norm(a.value(y), p + "post_attention_layernorm") if self.gemma else y))
             y = self.mlp(self.norm(x, p + names[1]), p)
             x = a.value(x + (self.norm(a.value(y), p + "post_feedforward_layernorm") if self.gemma else y))
-        return self.product(self.norm(x, names[2]), self.w.get("lm_head.weight", table))
+        return x
+
+    def head(self, x):
+        return self.product(x, self.w.get("lm_head.weight", self.w["wte.weight" if self.plain else "embed_tokens.weight"]))
+
+    def logits(self, ids):
+        """[T, V] of every token; `closest`: see residual()."""
+        x = self.residual(ids)
+        return self.head(self.norm(x, "ln_f" if self.plain else "norm"))
+
+    def drafts(self, ids, count, normed=True):
+        """What the draft layer of a hybrid makes of `ids`: [count, V], of what may follow them, what may follow those and its first guess, and
+        so on. Position p goes on from what the model made of token p, behind its final norm or before it, and token p + 1; behind the last, from
+        what it made itself."""
+        x = self.residual(ids)
+        heard, ids, out = list((self.norm(x, "norm") if normed else x)[:-1]), list(ids), []
+        for _ in range(count):
+            embedded = self.a.value(self.w["embed_tokens.weight"])[np.asarray(ids[1:])]
+            both = np.concatenate([self.norm(embedded, "mtp.pre_fc_norm_embedding"), self.norm(np.array(heard), "mtp.pre_fc_norm_hidden")], 1)
+            x = self.product(both, self.w["mtp.fc.weight"])
+            self.closest = np.full(len(x), np.inf)
+            x = x + self.attention(0, self.norm(x, "mtp.layers.0.input_layernorm"), "mtp.layers.0.")
+            x = x + self.mlp(self.norm(x, "mtp.layers.0.post_attention_layernorm"), "mtp.layers.0.")
+            y = self.norm(x, "mtp.norm")
+            out.append(self.head(y[-1]))
+            heard.append((y if normed else x)[-1])
+            ids.append(int(np.argmax(out[-1])))
+        return np.array(out)

@@ -85,6 +85,14 @@ Status TextModel::write_state(int, int, std::span<const std::byte>) {
   return no_state("write_state");
 }
 
+TextModel::Heard TextModel::heard(int) const {
+  return {};
+}
+Status TextModel::draft(std::span<const TokenRow>, int, std::span<int32_t>) {
+  return Status(Code::kUnsupported, family() + " was loaded without a draft layer; load it with mtp");
+}
+void TextModel::note_drafts(int64_t, int64_t) {}
+
 Status TextModel::see(int, const Image&) {
   return Status(Code::kUnsupported, family() + " takes no images; its prompts are text");
 }

@@ -51,6 +51,8 @@ struct LoadOptions {
   int64_t state_cache_bytes = kStatesAuto;  // of models with recurrent layers and blocks: memory for states that are
                                             // kept beside them; 0: none; kStatesAuto: 16 and 4 a sequence, in at most
                                             // 1 GiB
+  int mtp = 0;  // tokens that the checkpoint's draft layer guesses a step, up to kMostDrafts; 0: it is not loaded
+  static constexpr int kMostDrafts = 4;
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -83,6 +85,7 @@ struct TokenRow {
   int32_t slot = 0;   // whose sequence
   bool sample = false;  // the next token after this one is wanted
   bool prompt = false;  // of a prompt: its step is of the prefill class, also where all rows sample
+  bool guess = false;   // of what may follow: behind all rows that are none, and a recurrent state does not go over it
   int32_t image = -1;   // row of the images that see() took, which comes in the token's place; -1: the token itself
   std::array<int32_t, 3> shift = {};  // of models that see: what angles add to pos, by time, line and column
 };
@@ -130,6 +133,7 @@ struct TextLimits {
   ImageLimits images = {};
   bool recurrent = false;  // a sequence has a state besides keys and values: its positions only go forward, by one
   int states = 0;          // places for states that are kept beside blocks
+  int mtp = 0;             // guesses a step of the model's own draft layer; 0: it has none
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -181,6 +185,20 @@ class TextModel : public Model {
   /// Which tokens `slot` may draw from the next queued step on, bit v % 32 of word v / 32 for token v; empty: all, as
   /// after start(). Log-probabilities are those without it. Errors: InvalidShape; Unsupported of a model without masks.
   virtual Status set_mask(int slot, std::span<const uint32_t> words);
+  // Of models with a draft layer, limits().mtp above 0. What follows answers Unsupported of any other model.
+  /// Positions [first, past) of `slot` that the last step had and that draft() can go on from.
+  struct Heard {
+    int32_t first = 0, past = 0;
+  };
+  virtual Heard heard(int slot) const;
+  /// The draft layer over positions that heard() has, each with the token *behind* it, queued behind the step. A row
+  /// that samples asks for guesses: `count` of them, 1 to limits().mtp, drawn as that slot's tokens will be, the first
+  /// of what follows its token. `out`: all first guesses in row order, then all second ones, and so on; -1: none. Waits
+  /// where rows sample. A guess may be anything. Errors: as issue()'s.
+  virtual Status draft(std::span<const TokenRow> rows, int count, std::span<int32_t> out);
+  /// For reports: guesses that a step has checked, and how many of them were right.
+  virtual void note_drafts(int64_t checked, int64_t right);
+
   /// Queues an image's way to place `place`, behind the steps that are queued: its tokens are rows from place *
   /// limits().images.tokens on, for steps that are queued later. Setup's cost, but for what is computed: nothing is
   /// allocated. Errors: InvalidArgument, InvalidShape; Unsupported of a model that takes none.

@@ -25,7 +25,10 @@ struct causal_conv {
       out("out", "T,C", "=x", "outputs"),
       rows_port(),
   };
-  static constexpr Attr kAttrs[] = {choice("act", "none|silu", "activation of the sum")};
+  static constexpr Attr kAttrs[] = {
+      choice("act", "none|silu", "activation of the sum"),
+      boolean("frozen", false, "state is read and left as it is: tokens that may yet be taken back"),
+  };
   static constexpr OpSpec spec{
       .name = "causal_conv",
       .group = "linear",
@@ -33,7 +36,7 @@ struct causal_conv {
       .formula =
           "out_t = round(act(bias + sum_k weight_k x_{t - (K - 1) + k})), f32; inputs before the sequence's first "
           "token are its row of state, or zeros; "
-          "its last K - 1 inputs are left there. Tokens in no sequence are not written.",
+          "its last K - 1 inputs are left there unless frozen. Tokens in no sequence are not written.",
       .source = "Mamba arXiv:2312.00752",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -66,6 +69,7 @@ struct causal_conv {
         .C = static_cast<int32_t>(c.dim("C")),
         .K = static_cast<int32_t>(K),
         .silu = c.integer("act") == 1,
+        .frozen = c.flag("frozen"),
         .dtype = c["x"].dtype,
     };
     return {};

@@ -32,6 +32,7 @@ struct gated_delta {
   static constexpr Attr kAttrs[] = {
       real("scale", 0, "factor of q; 0 means 1 / sqrt(D)"),
       boolean("normalize", false, "q and k are divided by their length: x / sqrt(sum x^2 + 1e-6)"),
+      boolean("frozen", false, "state is read and left as it is: tokens that may yet be taken back"),
   };
   static constexpr OpSpec spec{
       .name = "gated_delta",
@@ -40,8 +41,8 @@ struct gated_delta {
       .formula =
           "for each token of a sequence and value head: S = exp(decay) S; u = beta (v - S^T k); S = S + k u^T; out = "
           "round(S^T (scale q)), in f32; "
-          "S begins as the sequence's row of state, or zeros, and is left there. Tokens in no sequence are not "
-          "written. On a GPU prompts in bf16 may go by chunks of "
+          "S begins as the sequence's row of state, or zeros, and is left there unless frozen. Tokens in no sequence "
+          "are not written. On a GPU prompts in bf16 may go by chunks of "
           "tokens: then S, u and q k^T enter products rounded to 16 bits.",
       .source = "Gated DeltaNet arXiv:2412.06464",
       .ports = kPorts,
@@ -81,6 +82,7 @@ struct gated_delta {
         .Dv = static_cast<int32_t>(Dv),
         .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
         .normalize = c.flag("normalize"),
+        .frozen = c.flag("frozen"),
         .dtype = c["q"].dtype,
     };
     return {};

@@ -23,6 +23,7 @@ Job::Job(Request r) : request(std::move(r)), class_(request.priority) {
   if (!request.images.empty()) keys_.reserve(most);
   top_.reserve(static_cast<size_t>(request.top_logprobs));
   if (request.drafter != nullptr) guesses_.resize(static_cast<size_t>(request.num_speculative_tokens));
+  else if (request.mtp) guesses_.resize(engine::LoadOptions::kMostDrafts);
 }
 
 Batcher::Batcher(engine::TextModel& model, size_t waiting, const Ageing& ageing)
@@ -33,6 +34,10 @@ Batcher::Batcher(engine::TextModel& model, size_t waiting, const Ageing& ageing)
       slots_(static_cast<size_t>(limits_.max_batch)) {
   rows_.reserve(static_cast<size_t>(std::max(limits_.prefill_chunk, limits_.max_batch)));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
+  guess_rows_.reserve(slots_.size());
+  draft_rows_.reserve(limits_.mtp > 0 ? static_cast<size_t>(limits_.prefill_chunk) : 0);
+  asking_.reserve(slots_.size());
+  drafts_.reserve(slots_.size() * static_cast<size_t>(limits_.mtp));
   waiting_.reserve(waiting);
   places_.resize(static_cast<size_t>(limits_.images.places));
   held_.resize(slots_.size());
@@ -93,24 +98,30 @@ Status check_mask(std::span<const uint32_t> mask, const engine::TextLimits& limi
 
 namespace {
 
+/// Whether a token's draw asks nothing but its logits: neither the tokens before it, which guesses would be counted
+/// among, nor the host.
+bool may_guess(const Request& r) {
+  const engine::Sampling& s = r.sampling;
+  return s.repetition == 1 && s.presence == 0 && s.frequency == 0 && r.top_logprobs == 0 && r.bias.empty() &&
+         r.mask.empty() && r.min_tokens == 0 && !r.stepwise && r.images.empty();
+}
+
 Status check_drafts(const Request& request, const engine::TextLimits& limits) {
   if (request.drafter == nullptr) return {};
-  if (limits.recurrent)
+  if (limits.recurrent && limits.mtp == 0)
     return Status(Code::kUnsupported,
-                  "speculation: the model's recurrent state cannot go back over a guess that was wrong; leave out the "
-                  "drafts");
+                  "speculation: the model's recurrent state cannot go back over a guess that was wrong; load it with "
+                  "mtp, or leave out the drafts");
   if (!request.images.empty())
     return Status(Code::kInvalidArgument,
                   "speculation: guesses are for prompts of text; leave out the images, or the drafts");
   if (request.num_speculative_tokens < 1 || request.num_speculative_tokens >= limits.max_batch)
     return Status(Code::kLimitExceeded, strf("speculation: wanted 1 to max_batch - 1 = %d drafts a step, got %d",
                                              limits.max_batch - 1, request.num_speculative_tokens));
-  const engine::Sampling& s = request.sampling;
-  if (s.temperature != 0 || s.repetition != 1 || s.presence != 0 || s.frequency != 0 || request.top_logprobs > 0 ||
-      !request.bias.empty() || !request.mask.empty() || request.min_tokens > 0 || request.stepwise)
+  if (!may_guess(request))
     return Status(Code::kInvalidArgument,
-                  "speculation: it answers greedily without penalties, bias, mask, min_tokens or top_logprobs; leave "
-                  "them out, or leave out the drafts");
+                  "speculation: it answers without penalties, bias, mask, min_tokens or top_logprobs; leave them out, "
+                  "or leave out the drafts");
   return {};
 }
 
@@ -160,6 +171,7 @@ Result<int64_t> Batcher::submit(Request request) {
 
 int64_t Batcher::submit(Job& job) {
   job.id = next_id_++;
+  job.own_ = limits_.mtp > 0 && job.request.mtp && job.request.drafter == nullptr && may_guess(job.request);
   enqueue(&job);
   return job.id;
 }
@@ -298,16 +310,86 @@ void Batcher::end(Job* job, Finish finish, std::vector<Event>* events) {
   release(job);
 }
 
+bool Batcher::answers(const Job* job) const {
+  return job != nullptr && job->last_ >= 0 && !job->run_ && !job->paused_ && job->ending_ == Finish::none;
+}
+
 Status Batcher::add_answers() {
   auto spare = static_cast<size_t>(
       std::count(slots_.begin(), slots_.end(), nullptr));  // draws that a step has room for besides one a slot
+  guess_rows_.clear();
+  for (Job* job : slots_)
+    if (answers(job)) add_answer(job, &spare);
+  for (Job* job : slots_)
+    if (answers(job) && speculates(*job) && job->fed_ == static_cast<int>(job->context_.size()))
+      VV_TRY(add_guesses(job, &spare));
+  rows_.insert(rows_.end(), guess_rows_.begin(), guess_rows_.end());
+  return {};
+}
+
+/// The row whose draw is the next token. A recurrent state first takes the guesses that were right: it did not go over
+/// them when they were none but guesses. Where those leave no room, the token waits for the next step.
+void Batcher::add_answer(Job* job, size_t* spare) {
+  const int most = static_cast<int>(*spare) + 1, again = std::min(job->behind_, most);
+  for (int i = 0; i < again; ++i) rows_.push_back(row(*job, job->fed_ - job->behind_ + i, true, false));
+  const bool whole = again == job->behind_ && again < most;
+  job->behind_ -= again;
+  job->dropped_ = again;
+  *spare -= static_cast<size_t>(again - !whole);
+  if (!whole) return;
+  rows_.push_back(row(*job, job->fed_++, true, false));
+  rows_.back().token = job->last_;
+}
+
+/// Guesses of the model's own draft layer for all who answer and may have some, as many for each.
+Status Batcher::propose() {
+  draft_rows_.clear();
+  asking_.clear();
+  int count = limits_.mtp;
   for (Job* job : slots_) {
-    if (job == nullptr || job->last_ < 0 || job->run_ || job->paused_ || job->ending_ != Finish::none) continue;
-    rows_.push_back(row(*job, job->fed_++, true, false));
-    rows_.back().token = job->last_;
-    if (job->request.drafter != nullptr) VV_TRY(add_guesses(job, &spare));
+    if (!answers(job) || !job->own_) continue;
+    job->proposed_ = 0;
+    // Position p has a row with the token at p + 1: the last that is known stands behind the one before it.
+    const int last = static_cast<int>(job->context_.size()) - 2;
+    int most = std::min(limits_.mtp, job->request.max_tokens - job->produced_ - 1);
+    const engine::TextModel::Heard heard = model_.heard(job->slot_);
+    if (most < 1 || last < heard.first || last >= heard.past) continue;
+    const int first = std::max<int>(job->drafted_to_, heard.first);
+    const size_t rows = draft_rows_.size() + static_cast<size_t>(last + 1 - first);
+    if (rows > static_cast<size_t>(limits_.prefill_chunk)) continue;
+    for (bool there = false; most > 0; --most) {
+      VV_ASSIGN(there, place(job, last + most));
+      if (there) break;
+    }
+    if (most == 0) continue;
+    for (int pos = first; pos <= last; ++pos)
+      draft_rows_.push_back({job->context_[static_cast<size_t>(pos) + 1], pos, job->slot_, pos == last});
+    job->drafted_to_ = last + 1;
+    count = std::min(count, most);
+    asking_.push_back(job);
+  }
+  if (asking_.empty()) return {};
+  drafts_.resize(asking_.size() * static_cast<size_t>(count));
+  VV_TRY(model_.draft(draft_rows_, count, drafts_));
+  for (size_t i = 0; i < asking_.size(); ++i) {
+    Job& job = *asking_[i];
+    for (; job.proposed_ < static_cast<size_t>(count); ++job.proposed_)
+      job.guesses_[job.proposed_] = drafts_[job.proposed_ * asking_.size() + i];
   }
   return {};
+}
+
+/// The draft layer's keys and values of the prompts' rows that were just queued, as far as the token behind is known.
+Status Batcher::hear_prompts() {
+  draft_rows_.clear();
+  for (const TokenRow& r : rows_) {
+    Job* job = slots_[static_cast<size_t>(r.slot)];
+    const auto next = static_cast<size_t>(r.pos) + 1;
+    if (!r.prompt || !job->own_ || next >= job->context_.size()) continue;
+    draft_rows_.push_back({job->context_[next], r.pos, r.slot, false});
+    job->drafted_to_ = r.pos + 1;
+  }
+  return draft_rows_.empty() ? Status() : model_.draft(draft_rows_, 1, {});
 }
 
 /// Rows of guesses behind the job's own: the draw after each counts while all before it were right.
@@ -315,24 +397,29 @@ Status Batcher::add_guesses(Job* job, size_t* spare) {
   const Request& r = job->request;
   job->guessed_ = job->checked_ = 0;
   ++job->steps;
-  size_t count = std::min({*spare, job->guesses_.size(), static_cast<size_t>(r.max_tokens - job->produced_ - 1)});
+  const size_t have = job->own_ ? std::exchange(job->proposed_, 0) : job->guesses_.size();
+  size_t count = std::min({*spare, have, static_cast<size_t>(r.max_tokens - job->produced_ - 1)});
   for (bool there = false; count > 0; --count) {
     VV_ASSIGN(there, place(job, job->fed_ + static_cast<int>(count) - 1));
     if (there) break;
   }
   if (count == 0) return {};
-  Result<size_t> got = r.drafter->draft(job->context_, std::span(job->guesses_).first(count));
-  if (!got.ok()) {
-    job->ending_ = Finish::error, job->status = std::move(got).status();
-    rows_.pop_back();
-    return {};
+  if (!job->own_) {
+    Result<size_t> got = r.drafter->draft(job->context_, std::span(job->guesses_).first(count));
+    if (!got.ok()) {
+      job->ending_ = Finish::error, job->status = std::move(got).status();
+      return {};
+    }
+    count = *got;
   }
-  for (; job->guessed_ < *got; ++job->guessed_) {
+  for (; job->guessed_ < count; ++job->guessed_) {
     const int32_t guess = job->guesses_[job->guessed_];
     if (guess < 0 || guess >= limits_.vocab) break;
-    rows_.push_back({guess, job->fed_ + static_cast<int32_t>(job->guessed_), job->slot_, true});
+    guess_rows_.push_back({guess, job->fed_ + static_cast<int32_t>(job->guessed_), job->slot_, true});
+    guess_rows_.back().guess = true;
   }
   job->drafted += static_cast<int64_t>(job->guessed_);
+  model_.note_drafts(static_cast<int64_t>(job->guessed_), 0);
   *spare -= job->guessed_;
   return {};
 }
@@ -389,6 +476,7 @@ Status Batcher::add_prompts() {
 Status Batcher::issue() {
   if (rows_.empty()) return {};
   VV_TRY(model_.issue(rows_));
+  if (limits_.mtp > 0) VV_TRY(hear_prompts());
   Queued& q = queued_[(oldest_ + in_flight_++) % queued_.size()];
   q.requests.clear();
   q.prompts.clear();
@@ -424,6 +512,7 @@ Status Batcher::plan() {
     return job != nullptr && (job->last_ < 0 || job->run_) && !job->paused_;
   });
   prompts_turn_ = turns && feeds && !prompts_turn_;
+  if (!prompts_turn_ && limits_.mtp > 0) VV_TRY(propose());
   if (!prompts_turn_) VV_TRY(add_answers());
   const size_t answers = rows_.size();
   if (!limits_.mixed && answers > 0) {
@@ -450,7 +539,7 @@ bool Batcher::steady() const {
     }
     if (job->paused_ && job->ending_ == Finish::none) continue;
     const Request& r = job->request;
-    if (job->ending_ != Finish::none || r.stepwise || r.drafter != nullptr || r.top_logprobs > 0 ||
+    if (job->ending_ != Finish::none || r.stepwise || speculates(*job) || r.top_logprobs > 0 ||
         job->produced_ + job->drawing_ >= r.max_tokens)
       return false;
     if (job->remask_ || (job->produced_ < r.min_tokens && job->produced_ + job->drawing_ >= r.min_tokens)) return false;
@@ -511,10 +600,14 @@ Status Batcher::collect(std::vector<Event>* events) {
 Status Batcher::take(Job* job, const Sampled& s, std::vector<Event>* events) {
   const Request& r = job->request;
   --job->drawing_;
-  if (r.drafter != nullptr && job->produced_ > 0) {
+  if (job->dropped_ > 0) {  // behind a guess that was right, whose draw has been told
+    --job->dropped_;
+    return {};
+  }
+  if (speculates(*job) && job->produced_ > 0) {
     // A draw behind a wrong guess is of a context that is not the answer's.
     if (job->checked_ > 0 && job->guesses_[job->checked_ - 1] != job->last_) return {};
-    if (job->checked_++ > 0) ++job->accepted;
+    if (job->checked_++ > 0) ++job->accepted, model_.note_drafts(0, 1);
   }
   Event e{job, job->id, s.token, s.logprob, Finish::none};
   job->last_ = s.token;
@@ -537,7 +630,8 @@ Status Batcher::take(Job* job, const Sampled& s, std::vector<Event>* events) {
   VV_TRY(share(job, job->produced_ == 1));
   job->paused_ = r.stepwise;
   job->remask_ = job->produced_ == r.min_tokens;
-  if (r.drafter != nullptr) job->fed_ = static_cast<int>(job->context_.size()) - 1;
+  if (speculates(*job)) job->fed_ = static_cast<int>(job->context_.size()) - 1;
+  if (limits_.recurrent && job->checked_ > 0) job->behind_ = static_cast<int>(job->checked_) - 1;
   return {};
 }
 

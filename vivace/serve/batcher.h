@@ -41,8 +41,9 @@ struct Request {
       0;  // beside each draw, the likeliest of its tokens: up to kMaxTopLogprobs. Steps are then not queued ahead
   int min_tokens = 0;               // tokens before which `stop` ids are not drawn, as long as the mask leaves another
   Drafter* drafter =
-      nullptr;  // guesses tokens that a step checks; outlives the request. Greedy answers without penalties and bias
+      nullptr;  // guesses tokens that a step checks; outlives the request. Answers without penalties and bias
   int num_speculative_tokens = 0;                   // with a drafter: most guesses a step, 1 to max_batch - 1
+  bool mtp = true;  // without one, guesses of the model's own draft layer, where it has one and they may be
   Priority priority = Priority::interactive;
   std::string salt = {};            // whose it is: requests of different salts never find each other's keys and values
   bool reuse = true;                // whether what was computed before may be taken, and what it computes be kept
@@ -117,6 +118,11 @@ struct Job {
   int32_t found_state_ = -1;  // that it begins with, until its slot has it
   int32_t passing_ = -1;      // its last kept state that is of use only until a later one is there
   uint64_t passing_use_ = 0;
+  bool own_ = false;   // guesses are of the model's draft layer
+  int behind_ = 0;     // of a recurrent state: the last of the fed_ tokens, guesses that were right, which it lacks
+  int dropped_ = 0;    // draws of the last step behind tokens that it had before
+  int drafted_to_ = 0; // positions that the draft layer has
+  size_t proposed_ = 0;
   std::vector<int32_t> guesses_;
   size_t guessed_ = 0, checked_ = 0;  // guesses of the last step; draws of it that were taken
 };
@@ -204,7 +210,11 @@ class Batcher {
   Job* find(int64_t request) const;
   void expire();
   Status add_answers();
+  bool answers(const Job* job) const;
+  void add_answer(Job* job, size_t* spare);
   Status add_guesses(Job* job, size_t* spare);
+  Status propose();
+  Status hear_prompts();
   Status add_prompts();
   int stretch(const Job& job) const;
   engine::TokenRow row(const Job& job, int pos, bool sample, bool prompt) const;
@@ -228,6 +238,8 @@ class Batcher {
   Status keep_here(Job* job);
   void put_states(Job* job);
   void drop_states(Job* job);
+
+  bool speculates(const Job& job) const { return job.own_ || job.request.drafter != nullptr; }
 
   // seats.cc: who has a slot, and blocks
   static bool before(const Job* a, const Job* b);
@@ -265,6 +277,9 @@ class Batcher {
   std::vector<Job*> waiting_;       // in order
   std::vector<std::unique_ptr<Job>> owned_;  // of submit(Request)
   std::vector<engine::TokenRow> rows_;
+  std::vector<engine::TokenRow> guess_rows_, draft_rows_;
+  std::vector<Job*> asking_;        // for guesses
+  std::vector<int32_t> drafts_;     // their guesses, as TextModel::draft() gives them
   std::vector<uint32_t> early_;     // a mask without stop ids
   std::vector<engine::Sampled> sampled_;
   std::vector<Queued> queued_;      // a ring of limits_.max_in_flight_steps

@@ -135,7 +135,7 @@ Status Batcher::seat(Job* job, int slot) {
       const std::span<const std::byte> parked = job->parked_;
       const size_t bytes = count * static_cast<size_t>(model_.block_bytes());
       VV_TRY(model_.write_blocks(std::span(held(*job)).first(count), parked.first(bytes)));
-      if (limits_.recurrent) VV_TRY(model_.write_state(slot, job->fed_, parked.subspan(bytes)));
+      if (limits_.recurrent) VV_TRY(model_.write_state(slot, job->fed_ - job->behind_, parked.subspan(bytes)));
       job->parked_ = {};
     }
   }
@@ -253,6 +253,7 @@ bool Batcher::follows(const Job& job) const {
 Status Batcher::park(Job* job) {
   if (job->last_ < 0) {
     job->fed_ = 0;
+    job->drafted_to_ = 0;
   } else {
     job->parked_blocks_ = blocks_->needed(job->fed_);
     const auto count = static_cast<size_t>(job->parked_blocks_);

@@ -33,7 +33,7 @@ int Batcher::stretch(const Job& job) const {
 /// Keeps the state of a job's slot as queued steps leave it, behind its first fed_ tokens, if a place is to be had.
 Status Batcher::keep_state(Job* job) {
   std::vector<Kept>& kept = kept_[static_cast<size_t>(job->slot_)];
-  if (!job->publishes_ || kept.size() == kept.capacity()) return {};
+  if (!job->publishes_ || job->behind_ > 0 || kept.size() == kept.capacity()) return {};
   if (!kept.empty() && kept.back().position == job->fed_) return {};
   const int32_t state = blocks_->take_state();
   if (state < 0) return {};

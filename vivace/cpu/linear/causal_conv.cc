@@ -30,7 +30,7 @@ void causal_conv(const kernels::CausalConvArgs& a, Pool& pool) {
       }
       store_f32(a.out, a.dtype, t * a.out_stride + c0, count, y);
     }
-    if (row >= 0)
+    if (row >= 0 && !a.frozen)
       for (int k = 0; k + 1 < a.K; ++k) std::copy_n(window[k + 1], count, state + int64_t{k} * a.C);
   };
   pool.run(int64_t{a.sequences.N} * slices, body);

@@ -27,11 +27,15 @@ void gated_delta(const kernels::GatedDeltaArgs& a, Pool& pool) {
     const int64_t hv = chunk % a.Hv, hk = hv / a.group(), D = a.D, Dv = a.Dv;
     const int32_t first = a.sequences.first(n, T), past = a.sequences.past(n, T), slot = a.sequences.row(n);
     if (first >= past) return;
-    // Without a slot the state is scratch; one head's fits the first-level cache's neighbour.
+    // Without a slot, or where it is only read, the state is scratch; one head's fits the first-level cache's
+    // neighbour.
     thread_local std::vector<float> scratch;
-    if (slot < 0) scratch.resize(static_cast<size_t>(D * Dv));
-    float* const state = slot < 0 ? scratch.data() : a.state + slot * a.state_stride + hv * D * Dv;
+    const bool apart = slot < 0 || a.frozen;
+    if (apart) scratch.resize(static_cast<size_t>(D * Dv));
+    float* const stored = slot < 0 ? nullptr : a.state + slot * a.state_stride + hv * D * Dv;
+    float* const state = apart ? scratch.data() : stored;
     if (a.sequences.starts_at_zero(n)) std::fill(state, state + D * Dv, 0.0f);
+    else if (apart) std::copy_n(stored, D * Dv, state);
     float q[kMaxDim], k[kMaxDim], v[kMaxDim], held[kMaxDim], out[kMaxDim];
     for (int64_t t = first; t < past; ++t) {
       load_head(a, a.k, t * a.k_stride + hk * D, 1.0f, k);

@@ -54,7 +54,7 @@ struct CausalConvThread {
       input(first + u, window[K - 1]);
       if (first + u < end) put(first + u, window);
     }
-    if (row < 0) return;
+    if (row < 0 || a.frozen) return;
     for (int t = first + turns > past - (K - 1) ? first + turns : past - (K - 1); t < past; ++t) {
       advance(window);
       input(t, window[K - 1]);

@@ -16,6 +16,7 @@ struct CausalConvArgs {
   int64_t x_stride, weight_stride, state_stride, out_stride;
   int32_t T, C, K;
   bool silu;
+  bool frozen;          // states are read and left as they are
   DType dtype;
 };
 

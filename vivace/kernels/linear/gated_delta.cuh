@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
         static_cast<In*>(a.out)[(t0 + u) * a.out_stride + int64_t{hv} * a.Dv + column] = from_float<In>(out);
     }
   }
-  if (slot < 0 || !mine) return;
+  if (slot < 0 || a.frozen || !mine) return;
 #pragma unroll
   for (int i = 0; i < P.items; ++i)
     if (row_of(i) < a.D) stored[int64_t{row_of(i)} * a.Dv] = state[i];

@@ -20,6 +20,7 @@ struct GatedDeltaArgs {
   int32_t T, Hk, Hv, D, Dv;
   float scale;
   bool normalize;       // q and k by their length
+  bool frozen;          // states are read and left as they are
   DType dtype;
 
   VV_HD int group() const { return Hv / Hk; }  // value heads that share a key head

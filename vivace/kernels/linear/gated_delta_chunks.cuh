@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) gated_delta_chunks(const __grid
     k.advance(stage);
     __syncthreads();  // the next chunk's successor is brought over these keys
   }
-  if (slot >= 0) k.each(slot, [](const float& x, float* stored) { *stored = x; });
+  if (slot >= 0 && !a.frozen) k.each(slot, [](const float& x, float* stored) { *stored = x; });
 }
 
 }  // namespace vivace::kernels

@@ -16,7 +16,9 @@ void DecoderModel::declare_buffers() {
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
   // Of one class gated_delta goes token by token, as it does where there are few rows a run (its Gpu::row_class).
   const int64_t runs = c.recurrent_layers() == 0 ? 0 : limits_.one_class ? std::max(S, T / 32 + 1) : S;
-  decode_.declare(arena_, "decode", R, R, false, encoder_ != nullptr ? 1 : 0);
+  if (config_.drafts) decode_.declare(arena_, "decode", R, R, false, 0, 0, R, InputBlock::Kind::guesses);
+  else decode_.declare(arena_, "decode", R, R, false, encoder_ != nullptr ? 1 : 0);
+  if (config_.drafts) declare_drafts();
   prompt_.declare(arena_, "prompt", T, R, true, encoder_ != nullptr ? 3 : 0, encoder_ != nullptr ? encoder_->rows() : 0,
                   runs);
   declare("turn", i32, Shape(1), &b.turn);
@@ -52,7 +54,7 @@ void DecoderModel::declare_buffers() {
     declare("delta", act, Shape(T, c.linear.v_width()), &b.delta);
     declare("decay", f32, Shape(T, c.linear.v_heads), &b.decay);
     declare("beta", f32, Shape(T, c.linear.v_heads), &b.beta);
-    declare("each_row", i32, Shape(R + 1), &b.each_row);
+    declare("each_row", i32, Shape((config_.drafts ? std::max(R, T) : R) + 1), &b.each_row);
     declare("state", f32, Shape(S, c.state_width()), &b.state);
     if (limits_.states > 0) declare("kept_state", f32, Shape(limits_.states, c.state_width()), &b.kept_state);
   }
@@ -87,7 +89,7 @@ void DecoderModel::declare_buffers() {
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
   const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
                                         : Shape(S, L, c.kv_heads, c.head_dim);
-  b.k_cache.resize(static_cast<size_t>(c.layers - c.recurrent_layers()));
+  b.k_cache.resize(static_cast<size_t>(c.caches()));
   b.v_cache.resize(b.k_cache.size());
   for (size_t i = 0; i < b.k_cache.size(); ++i) {
     arena_.declare(strf("k_cache.%zu", i), kv_dtype_, cache, &b.k_cache[i]);

@@ -430,6 +430,30 @@ Status check(const DecoderConfig& c) {
 
 }  // namespace
 
+Status read_drafts(const Checkpoint& checkpoint, bool synthetic, DecoderConfig* c) {
+  if (!c->has(kRecurrent))
+    return Status(Code::kUnsupported, strf("mtp: draft layers of %s are not served; leave it out, or give draft= to "
+                                           "generate",
+                                           c->family->name));
+  VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
+  const JsonValue whole = json.root();
+  VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));
+  VV_ASSIGN(const int64_t layers, root.get_int("mtp_num_hidden_layers", 1));
+  if (layers == 0 || (!synthetic && checkpoint.find("mtp.fc.weight") == nullptr))
+    return Status(Code::kNotFound, "mtp: the checkpoint has no draft layer (mtp.fc.weight); leave it out");
+  if (layers != 1)
+    return root.error(Code::kUnsupported,
+                      strf("mtp_num_hidden_layers: one draft layer is served, got %ld", static_cast<long>(layers)));
+  VV_ASSIGN(const bool own_table, root.get_bool("mtp_use_dedicated_embeddings", false));
+  if (own_table) return root.error(Code::kUnsupported, "mtp_use_dedicated_embeddings: true is not served");
+  VV_ASSIGN(const std::string_view from, root.get_string("mtp_hidden_state", "after_norm"));
+  if (from != "after_norm" && from != "before_norm")
+    return root.error(Code::kUnsupported, "mtp_hidden_state: wanted after_norm or before_norm");
+  c->drafts_from_normed = from == "after_norm";
+  c->drafts = true;
+  return {};
+}
+
 Result<DecoderConfig> read_config(const Checkpoint& checkpoint) {
   DecoderConfig c;
   VV_TRY(checkpoint.format() == engine::Format::gguf ? read_gguf(checkpoint, &c) : read_hub(checkpoint, &c));

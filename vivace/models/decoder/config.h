@@ -112,6 +112,8 @@ struct DecoderConfig {
   std::vector<bool> recurrent;      // a layer; empty: none
   RecurrentConfig linear;           // of these
   int64_t experts = 0, experts_used = 0;
+  bool drafts = false;              // the draft layer is loaded: LoadOptions::mtp
+  bool drafts_from_normed = true;   // it takes hidden states behind the final norm; else before it
   int64_t shared_mlp = 0;           // of the expert that every token takes
   bool renormalize = true;          // weights of the chosen experts sum to 1
   bool tied = false;                // the head is the embedding
@@ -125,9 +127,15 @@ struct DecoderConfig {
   int64_t recurrent_layers() const { return std::count(recurrent.begin(), recurrent.end(), true); }
   /// Floats of a sequence's state in all layers.
   int64_t state_width() const { return recurrent_layers() * linear.state(); }
+  /// Layers with keys and values, that of drafts last.
+  int64_t caches() const { return layers - recurrent_layers() + drafts; }
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
 };
+
+/// Notes that the draft layer of multi-token prediction is wanted. Errors: NotFound where the checkpoint has none,
+/// Unsupported for other forms of it.
+Status read_drafts(const engine::Checkpoint& checkpoint, bool synthetic, DecoderConfig* config);
 
 /// Reads and checks the configuration. Errors name the key, what was wanted and what came.
 Result<DecoderConfig> read_config(const engine::Checkpoint& checkpoint);

@@ -1,7 +1,8 @@
 // DecoderModel: config + weights + arena + one captured graph a class and bucket, behind engine::TextModel. The class
-// alone; loading is model.cc, its buffers buffers.cc, steps steps.cc, blocks of its caches state.cc, what looks into a
-// step introspection.cc, reports report.cc.
+// alone; loading is model.cc, its buffers buffers.cc, steps steps.cc, the draft layer draft.cc, blocks of its caches
+// state.cc, what looks into a step introspection.cc, reports report.cc.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -50,6 +51,9 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   Status write_state(int state, int position, std::span<const std::byte> from) override;
   Status set_bias(int slot, std::span<const float> bias) override;
   Status set_mask(int slot, std::span<const uint32_t> words) override;
+  Heard heard(int slot) const override;
+  Status draft(std::span<const engine::TokenRow> rows, int count, std::span<int32_t> out) override;
+  void note_drafts(int64_t checked, int64_t right) override;
   Status see(int place, const engine::Image& image) override;
   Status issue(std::span<const engine::TokenRow> rows) override;
   Status repeat() override;
@@ -66,10 +70,12 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   struct Variant {
     bool decode;
     int64_t rows;
+    bool guesses = false;  // of a decode class: see StepContext
     engine::GatePlan gates = {};  // of a scheduler's tenant
     int head_parts = 1;           // see StepContext
     exec::ShapeKey key() const {
-      return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)};
+      return exec::ShapeKey{static_cast<uint64_t>(rows) << 2 | static_cast<uint64_t>(guesses) << 1 |
+                            static_cast<uint64_t>(decode)};
     }
   };
   Status check_options();
@@ -84,6 +90,16 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   /// The vision tower of a model that has one.
   Status open_encoder();
   Status make_variants();
+  // draft.cc
+  Status check_drafts() const;
+  void declare_drafts();
+  Status open_drafts();
+  Status make_draft_variants();
+  Status record_draft(exec::Stream& stream, int64_t rows, bool further);
+  Status run_draft(int64_t rows, bool further);
+  Status check_drafted(std::span<const engine::TokenRow> rows, int count, std::span<int32_t> out) const;
+  /// Notes where the rows of a step lie for draft().
+  void hear(std::span<const engine::TokenRow> rows, bool decode);
   /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan
   /// says.
   Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {},
@@ -99,10 +115,15 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   /// sequences.
   Status with_step(int rows, int pos, bool decode,
                    const std::function<Status(const Variant&, const std::function<Status()>&)>& f);
-  const Variant& pick(bool decode, size_t rows) const;
+  const Variant& pick(bool decode, size_t rows, bool guesses = false) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
-  /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.
-  Result<bool> write(std::span<const engine::TokenRow> rows);
+  /// Which variants a step's rows are for.
+  struct Class {
+    bool decode = false;   // each row samples, none is a prompt's
+    bool guesses = false;  // of those, several are of one slot of a model with recurrent layers
+  };
+  /// Checks a step's rows and writes what they say for it.
+  Result<Class> write(std::span<const engine::TokenRow> rows);
   Status check_room() const;
   /// Of a model with recurrent layers: rows of a slot follow each other, and its state.
   Status check_order(std::span<const engine::TokenRow> rows) const;
@@ -133,6 +154,23 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   Pages pages_;
   Masks masks_;
   InFlightSteps in_flight_;
+  // Of the draft layer.
+  struct Row {
+    int32_t first = 0, past = 0;  // positions
+    int64_t at = 0;               // row of `heard` of the first
+    bool decode = false;
+  };
+  StepBuffers draft_buffers_;     // with rings of its own
+  Tensor draft_turn_;
+  InputBlock draft_, drafts_on_;  // the first guess after a step; those after it
+  InFlightSteps drafting_;
+  std::vector<Row> heard_;        // a slot
+  std::vector<int32_t> drafted_slots_, draft_source_;
+  std::vector<engine::TokenRow> draft_rows_;
+  std::vector<engine::Sampled> drafted_;
+  std::vector<int64_t> draft_bounds_;  // rows, ascending
+  std::unique_ptr<exec::Graph> draft_graph_;
+  std::atomic<int64_t> guesses_checked_ = 0, guesses_right_ = 0;
   double attn_factor_ = 1;
   bool norms_behind_ = false;
   std::vector<Variant> variants_;   // by class and rows, ascending

@@ -35,6 +35,7 @@ Status DecoderModel::with_step(int rows, int pos, bool decode,
     for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
     for (size_t slot = 0; limits_.recurrent && slot < static_cast<size_t>(limits_.max_batch); ++slot)
       state_pos_[slot] = 0;  // those behind are kept ones
+    for (Row& r : heard_) r = {};
   };
   const auto run = [&]() -> Status {
     std::vector<TokenRow> all;
@@ -140,9 +141,10 @@ Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& obs
 
 Status DecoderModel::observe_ops(std::span<const TokenRow> rows, const Observer& seen, bool normed) {
   if (!in_flight_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
-  VV_ASSIGN(const bool decode, write(rows));
+  VV_ASSIGN(const Class c, write(rows));
   decoding_.clear();
-  VV_TRY(record(runtime_->stream(), pick(decode, rows.size()), [&](const ops::Call& call) -> Status {
+  const Variant& v = pick(c.decode, rows.size(), c.decode && c.guesses);
+  VV_TRY(record(runtime_->stream(), v, [&](const ops::Call& call) -> Status {
     VV_TRY(runtime_->stream().synchronize());
     for (size_t i = 0; i < call.spec().ports.size(); ++i) {
       const ops::Port& port = call.spec().ports[i];

@@ -45,6 +45,8 @@ Status DecoderModel::check_options() {
   VV_TRY(check_scales());
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
+  VV_TRY(check_drafts());
+  const bool mixed = host && options_.mtp == 0;  // guesses are rows of steps of answers alone
   // On the host tables cost nothing: SmolLM2-135M's steps take as long, 7.3 ms for 7.7, and prompts too.
   if (options_.num_kv_blocks == LoadOptions::kPagesAuto && !host) options_.num_kv_blocks = 0;
   if (options_.num_kv_blocks < 0)
@@ -56,8 +58,8 @@ Status DecoderModel::check_options() {
                  options_.max_batch,
                  std::max(options_.prefill_chunk, options_.max_batch),
                  std::max(options_.max_in_flight_steps ? options_.max_in_flight_steps : runtime_->max_in_flight_steps(),
-                          host ? 1 : 2),
-                 host,
+                          mixed ? 1 : 2),
+                 mixed,
                  options_.logit_bias,
                  options_.num_kv_blocks ? Pages::kPlaces : 0,
                  options_.num_kv_blocks,
@@ -65,6 +67,7 @@ Status DecoderModel::check_options() {
                  {},
                  config_.recurrent_layers() > 0};
   VV_ASSIGN(limits_.states, pick_states());
+  limits_.mtp = options_.mtp;
   return {};
 }
 
@@ -163,7 +166,7 @@ Status DecoderModel::fill_frequencies() {
 
 Status DecoderModel::open_states() {
   state_pos_.assign(static_cast<size_t>(limits_.max_batch + limits_.states), 0);
-  std::vector<int32_t> rows(static_cast<size_t>(limits_.max_batch) + 1);
+  std::vector<int32_t> rows(static_cast<size_t>(buffers_.each_row.shape[0]));
   std::iota(rows.begin(), rows.end(), 0);
   const engine::Upload one[] = {{buffers_.each_row.data, rows.data(), rows.size() * sizeof(int32_t)}};
   return runtime_->upload(one);
@@ -171,6 +174,7 @@ Status DecoderModel::open_states() {
 
 Status DecoderModel::load() {
   VV_ASSIGN(config_, read_config(source_.checkpoint()));
+  if (options_.mtp != 0) VV_TRY(read_drafts(source_.checkpoint(), options_.random_weights, &config_));
   family_ = config_.family->name;
   VV_TRY(open());
   host_pool_ = engine::HostPool::make(
@@ -215,13 +219,15 @@ Status DecoderModel::load() {
     VV_TRY(runtime_->upload(scales));
   }
   for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*runtime_, limits_.max_in_flight_steps));
-  VV_TRY(in_flight_.open(*runtime_, limits_.max_in_flight_steps, limits_.max_batch, &buffers_));
+  VV_TRY(in_flight_.open(*runtime_, "rings of draws", limits_.max_in_flight_steps, limits_.max_batch, &buffers_));
+  if (config_.drafts) VV_TRY(open_drafts());
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
   if (pages_.used()) fed_counts_.resize(static_cast<size_t>(limits_.vocab));
   for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_})
     slots->reserve(static_cast<size_t>(limits_.max_batch));
   phase("arena");
   VV_TRY(make_variants());
+  if (config_.drafts) VV_TRY(make_draft_variants());
   phase("graphs");
   return close_load();
 }
@@ -229,6 +235,8 @@ Status DecoderModel::load() {
 Status DecoderModel::make_variants() {
   for (int64_t rows = 1; rows < limits_.max_batch; rows *= 2) variants_.push_back({true, rows});
   variants_.push_back({true, limits_.max_batch});
+  if (config_.drafts)
+    for (size_t i = 0, n = variants_.size(); i < n; ++i) variants_.push_back({true, variants_[i].rows, true});
   for (const int rows : kChunks)
     if (rows < limits_.prefill_chunk) variants_.push_back({false, rows});
   variants_.push_back({false, limits_.prefill_chunk});
@@ -259,6 +267,7 @@ Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorde
                             attn_factor_,
                             &stream_,
                             norms_behind_ && !normed,
+                            v.guesses,
                             moved,
                             gated ? &walk : nullptr,
                             gated ? v.head_parts : 1};

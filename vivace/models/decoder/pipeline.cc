@@ -37,6 +37,7 @@ class Step {
         head_parts_(rec.observed() ? 1 : context.head_parts),
         moved_(context.moved != nullptr ? *context.moved : in),
         deferred_(context.deferred_norms && T <= kDeferredNormRows && !in.image.present()),
+        guesses_(context.guesses),
         hidden_(top(b_.hidden, T)),
         pos_(top(in.pos, T)),
         slot_(top(in.slot, T)),
@@ -75,6 +76,24 @@ class Step {
       }
     }
     VV_TRY(point());
+    if (c_.drafts) VV_TRY(hear(hidden_, in_.sample_rows.present() ? b_.last.shape[0] : 0, T_));
+    return sample();
+  }
+
+  Status record_draft() {
+    const DraftWeights& d = w_.draft;
+    const Tensor both = top(b_.draft_in, T_), heard = slice(b_.heard, own(), R_);
+    drafts_ = true;
+    VV_TRY(op_.gather(w_.embed, top(in_.tokens, T_), hidden_));
+    VV_TRY(op_.norm(hidden_, norm_by(d.embed_norm, {}), {columns(both, 0, c_.hidden)}));
+    if (in_.source.present()) VV_TRY(op_.gather(b_.heard, top(in_.source, T_), hidden_));
+    VV_TRY(op_.norm(in_.source.present() ? hidden_ : heard, norm_by(d.hidden_norm, {}),
+                    {columns(both, c_.hidden, c_.hidden)}));
+    VV_TRY(op_.linear({both}, {d.fc, {}, d.fc_scale}, hidden_));
+    layer_ = c_.layers;
+    carried_ = static_cast<size_t>(c_.recurrent_layers());
+    VV_TRY(attention(d.layer, w_.layers.size()));
+    VV_TRY(mlp(d.layer));
     return sample();
   }
 
@@ -84,6 +103,15 @@ class Step {
     if (gates_ == nullptr || !gates_->at(point_++)) return {};
     return rec_.stream().pass(*gates_->site.gate, gates_->site.mask);
   }
+  /// Of `heard`: the draft layer's own rows.
+  int64_t own() const { return b_.heard.shape[0] - b_.last.shape[0]; }
+  /// Rows of `x` as the draft layer goes on from them, to `heard` from row `first` on.
+  Status hear(const Tensor& x, int64_t first, int64_t n) {
+    const Tensor out = slice(b_.heard, first, n);
+    if (c_.drafts_from_normed) return op_.norm(x, norm_by(final_norm(), {}), {out});
+    return op_.gather(x, top(b_.each_row, n), out);
+  }
+  const Tensor& final_norm() const { return drafts_ ? w_.draft.norm : w_.final_norm; }
   size_t streamed() const { return stream_ == nullptr ? 0 : stream_->layers().size(); }
 
   Status attention(const LayerWeights& w, size_t layer) {
@@ -156,20 +184,31 @@ class Step {
       VV_TRY(op_.linear(normed_, {w.delta_b}, columns(ba, 0, H)));
       VV_TRY(op_.linear(normed_, {w.delta_a}, columns(ba, H, H)));
     }
-    const bool runs = in_.run_offsets.present();  // else each row is one
-    const Tensor offsets = runs ? in_.run_offsets : top(b_.each_row, T_ + 1), slot = runs ? in_.run_slot : slot_;
+    const bool runs = guesses_ || in_.sample_rows.present();  // else each row is one
+    const bool few = guesses_;  // of a step of answers: at most a run a row
+    const Tensor offsets = few    ? top(in_.run_offsets, T_ + 1)
+                           : runs ? in_.run_offsets
+                                  : top(b_.each_row, T_ + 1),
+                 slot = few    ? top(in_.run_slot, T_)
+                        : runs ? in_.run_slot
+                               : slot_,
+                 fresh = runs && !few ? in_.run_fresh : Tensor{};
     const Tensor conv = top(b_.conv, T_), delta = heads(top(b_.delta, T_), H);
     const Tensor decay = top(b_.decay, T_), beta = top(b_.beta, T_);
-    VV_TRY(rec_(ops::causal_conv,
-                {{"x", columns(in, 0, C)},
-                 {"weight", w.conv},
-                 {"state", state(0, Shape(b_.state.shape[0], r.taps - 1, C))},
-                 {"offsets", offsets},
-                 {"slot", slot},
-                 {"fresh", in_.run_fresh},
-                 {"out", conv},
-                 {"rows", in_.rows}},
-                {{"act", "silu"}}));
+    const auto convolve = [&](const Tensor& first, const Tensor& whose, const Tensor& zero, bool frozen) {
+      return rec_(ops::causal_conv,
+                  {{"x", columns(in, 0, C)},
+                   {"weight", w.conv},
+                   {"state", state(0, Shape(b_.state.shape[0], r.taps - 1, C))},
+                   {"offsets", first},
+                   {"slot", whose},
+                   {"fresh", zero},
+                   {"out", conv},
+                   {"rows", in_.rows}},
+                  {{"act", "silu"}, {"frozen", frozen ? 1.0 : 0.0}});
+    };
+    VV_TRY(convolve(offsets, slot, fresh, false));
+    if (guesses_) VV_TRY(convolve(top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
     VV_TRY(rec_(ops::delta_gates, {{"a", columns(ba, H, H)},
                                    {"b", columns(ba, 0, H)},
                                    {"rate", w.delta_rate},
@@ -177,19 +216,23 @@ class Step {
                                    {"decay", decay},
                                    {"beta", beta},
                                    {"rows", in_.rows}}));
-    VV_TRY(rec_(ops::gated_delta,
-                {{"q", heads(columns(conv, 0, K), r.k_heads)},
-                 {"k", heads(columns(conv, K, K), r.k_heads)},
-                 {"v", heads(columns(conv, 2 * K, V), H)},
-                 {"decay", decay},
-                 {"beta", beta},
-                 {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
-                 {"offsets", offsets},
-                 {"slot", slot},
-                 {"fresh", in_.run_fresh},
-                 {"out", delta},
-                 {"rows", in_.rows}},
-                {{"normalize", 1.0}}));
+    const auto carry = [&](const Tensor& first, const Tensor& whose, const Tensor& zero, bool frozen) {
+      return rec_(ops::gated_delta,
+                  {{"q", heads(columns(conv, 0, K), r.k_heads)},
+                   {"k", heads(columns(conv, K, K), r.k_heads)},
+                   {"v", heads(columns(conv, 2 * K, V), H)},
+                   {"decay", decay},
+                   {"beta", beta},
+                   {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
+                   {"offsets", first},
+                   {"slot", whose},
+                   {"fresh", zero},
+                   {"out", delta},
+                   {"rows", in_.rows}},
+                  {{"normalize", 1.0}, {"frozen", frozen ? 1.0 : 0.0}});
+    };
+    VV_TRY(carry(offsets, slot, fresh, false));
+    if (guesses_) VV_TRY(carry(top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
     VV_TRY(gate(delta, heads(columns(in, C, V), H), "silu", w.delta_norm));
     VV_TRY(point());
     ++carried_;
@@ -283,7 +326,7 @@ class Step {
     Tensor last = top(b_.last, R_), sum;
     const Tensor logits = top(b_.logits, R_), next = top(b_.next, R_), logprob = top(b_.logprob, R_),
                  step = top(in_.sample_step, R_);
-    const bool gathers = in_.sample_rows.present();
+    const bool gathers = in_.sample_rows.present(), moves = !gathers || drafts_;
     op_.rows = in_.samples;
     if (gathers) VV_TRY(op_.gather(hidden_, in_.sample_rows, last));
     if (waiting_) {
@@ -295,8 +338,12 @@ class Step {
     }
     Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1)
                                      : Rows{waiting_ ? last : top(b_.last, R_)};
-    const NormBy by = norm_by(w_.final_norm, w_.final_norm_bias);
-    if (folds(by)) {
+    const NormBy by = norm_by(final_norm(), w_.final_norm_bias);
+    if (drafts_) {
+      VV_TRY(hear(last, own(), R_));
+      if (c_.drafts_from_normed) entering.x = slice(b_.heard, own(), R_);
+      else VV_TRY(op_.norm(last, by, entering));
+    } else if (folds(by)) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
       entering.norm = by;
@@ -330,9 +377,9 @@ class Step {
                                {"ring", b_.ring},
                                {"ring_logprob", b_.ring_logprob},
                                {"rows", in_.samples},
-                               {"fed", gathers ? Tensor{} : top(moved_.tokens, R_)},
-                               {"pos", gathers ? Tensor{} : top(moved_.pos, R_)},
-                               {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
+                               {"fed", moves ? top(moved_.tokens, R_) : Tensor{}},
+                               {"pos", moves ? top(moved_.pos, R_) : Tensor{}},
+                               {"step", moves ? top(moved_.sample_step, R_) : Tensor{}}});
   }
 
   NormBy norm_by(const Tensor& weight, const Tensor& bias) const {
@@ -449,6 +496,8 @@ class Step {
   int head_parts_;
   const StepInputs& moved_;
   bool deferred_;           // see deferred_norms()
+  bool guesses_;
+  bool drafts_ = false;   // this is the draft layer
   bool scaled_ = false;   // normed and squares have what the next norm's product takes
   Tensor hidden_;
   int64_t layer_ = 0;
@@ -476,6 +525,10 @@ bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, cons
 
 Status record_step(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T) {
   return Step(rec, context, inputs, T).record();
+}
+
+Status record_draft(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T) {
+  return Step(rec, context, inputs, T).record_draft();
 }
 
 }  // namespace vivace::models::decoder

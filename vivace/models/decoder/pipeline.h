@@ -26,6 +26,11 @@ struct StepInputs {
   // Absent in the decode class, where each row is a run.
   Tensor run_offsets, run_slot,
       run_fresh;  // [N + 1], [N], [N] i32: first row of each; whose; whether it begins at zero
+  // Of steps that check guesses: rows of guesses lie behind all others, and those before them are runs too. A state
+  // goes over the former alone.
+  Tensor guess_offsets, guess_slot;  // [N + 1], [N] i32
+  // Of the draft layer's steps: which row of `heard` stands before each token; absent: the one that it wrote last.
+  Tensor source;        // [T] i32
   // Of models that see.
   Tensor shift;         // [A, T] i32: what angles add to pos; A is 3 where there are images, else 1
   Tensor image, level;  // [T] i32: row of `mixed` and of `levels`; absent where no row is an image's
@@ -38,6 +43,10 @@ struct StepBuffers {
   Tensor state;                          // [S, state_width()] f32: what recurrent layers carry along; or absent
   Tensor kept_state;                     // the same of beginnings that are kept; no op reads it
   Tensor each_row;                       // [rows + 1] i32: 0, 1, 2, ...
+  // Of models with a draft layer.
+  Tensor heard;       // [R + T + R, H] hidden states that it goes on from: of the last step of answers, of the last
+                      // step of prompts, of its own last step
+  Tensor draft_in;    // [T, 2H]
   Tensor page_table;               // [S, P] i32 where the caches are pages: [pages, places, Hkv, D]; or absent
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
@@ -110,6 +119,7 @@ struct StepContext {
   double attn_factor = 1;
   const engine::LayerStream* stream = nullptr;  // of the last layers, where their weights take turns
   bool deferred_norms = false;          // of a step of few rows
+  bool guesses = false;                 // a decode step of runs, with guesses behind them
   const StepInputs* moved =
       nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
   const engine::GateWalk* gates = nullptr;  // where it stands back; null: nowhere
@@ -118,5 +128,9 @@ struct StepContext {
 
 /// Records one step over at most T rows (T <= the inputs' bound), sampling included.
 Status record_step(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T);
+
+/// Records a step of the draft layer: what may follow the token behind each position. What its sampled rows drew goes
+/// to `moved`, the inputs of the step for one position further on; with `inputs` the same it reads what it wrote last.
+Status record_draft(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T);
 
 }  // namespace vivace::models::decoder

@@ -38,13 +38,13 @@ std::string images_of(const engine::ImageLimits& l) {
 }
 
 /// Parts of a checkpoint that nothing here runs, by the number of their tensors.
-std::string unread_of(const engine::Checkpoint& checkpoint, bool sees) {
+std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts) {
   std::string parts;
   for (const char* prefix : {"mtp.", "model.visual."}) {
     const auto count =
         std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
                       [&](const engine::TensorEntry& t) { return std::string_view(t.name).starts_with(prefix); });
-    if (count == 0 || (sees && std::string_view(prefix) == "model.visual.")) continue;
+    if (count == 0 || (std::string_view(prefix) == "mtp." ? drafts : sees)) continue;
     parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix, static_cast<long>(count));
   }
   return "{" + parts + "}";
@@ -90,7 +90,10 @@ engine::Report DecoderModel::report() const {
       {"recurrent_layers", number(c.recurrent_layers())},
       {"state_bytes", number(c.state_width() * int64_t{sizeof(float)})},
       {"kept_states", number(limits_.states)},
-      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr)},
+      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr, config_.drafts)},
+      {"mtp", number(limits_.mtp)},
+      {"guesses", strf("{\"checked\": %ld, \"right\": %ld}", static_cast<long>(guesses_checked_.load()),
+                       static_cast<long>(guesses_right_.load()))},
       {"rope_style", engine::json_string(c.rope_style)},
       {"num_kv_blocks", number(limits_.pages)},
       {"streamed_layers", number(static_cast<int64_t>(stream_.layers().size()))},

@@ -1,5 +1,6 @@
 #include "vivace/models/decoder/step_io.h"
 
+#include <algorithm>
 #include <string>
 
 #include "vivace/base/check.h"
@@ -11,11 +12,12 @@ using engine::Sampling;
 using engine::TokenRow;
 
 void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers, int64_t axes,
-                         int64_t images, int64_t runs) {
+                         int64_t images, int64_t runs, Kind kind) {
   const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) {
     arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t);
   };
   gathers_ = gathers;
+  kind_ = kind;
   images_ = images;
   declare("tokens", DType::i32, T, &in_.tokens);
   declare("pos", DType::i32, T, &in_.pos);
@@ -27,6 +29,11 @@ void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, in
     declare("run_slot", DType::i32, runs, &in_.run_slot);
     declare("run_fresh", DType::i32, runs, &in_.run_fresh);
   }
+  if (kind == Kind::guesses) {
+    declare("guess_offsets", DType::i32, runs + 1, &in_.guess_offsets);
+    declare("guess_slot", DType::i32, runs, &in_.guess_slot);
+  }
+  if (kind == Kind::draft) declare("source", DType::i32, T, &in_.source);
   if (axes > 1) {
     declare("image", DType::i32, T, &in_.image);
     declare("level", DType::i32, T, &in_.level);
@@ -61,7 +68,7 @@ Status InputBlock::open(engine::Runtime& runtime, int max_in_flight_steps) {
 }
 
 Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows,
-                         std::span<const Sampling> of_slot, const Masks& masks) {
+                         std::span<const Sampling> of_slot, const Masks& masks, std::span<const int32_t> source) {
   stage_ = static_cast<char*>(staging_.data()) + static_cast<size_t>(flight) * bytes_;
   size_t n = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -75,13 +82,15 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
       put(in_.image, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_) + static_cast<int32_t>(i));
       put(in_.level, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_));
     }
+    if (in_.source.present()) put(in_.source, i, source[i]);
     if (!r.sample) continue;
     const Sampling& s = of_slot[static_cast<size_t>(r.slot)];
     if (gathers_) {
       put(in_.sample_rows, n, static_cast<int32_t>(i));
       put(in_.sample_slot, n, r.slot);
     }
-    put(in_.sample_step, n, r.pos + 1);  // the drawn token's position: the same draw alone or in a batch
+    // The drawn token's position: the same draw alone or in a batch, and guessed with the noise that will draw it.
+    put(in_.sample_step, n, r.pos + (kind_ == Kind::draft || kind_ == Kind::drafts_on ? 2 : 1));
     put(in_.mask_slot, n, masks.row(r.slot));
     put(in_.temperature, n, s.temperature);
     put(in_.top_p, n, s.top_p);
@@ -93,33 +102,38 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
     put(in_.seed, n, s.seed);
     ++n;
   }
-  if (in_.run_offsets.present()) put_runs(rows);
+  if (in_.run_offsets.present()) put_runs(rows, false, in_.run_offsets, in_.run_slot);
+  if (in_.guess_offsets.present()) put_runs(rows, true, in_.guess_offsets, in_.guess_slot);
   put(in_.rows, 0, static_cast<int32_t>(rows.size()));
   if (gathers_) put(in_.samples, 0, static_cast<int32_t>(n));
   return stream.copy(begin_, stage_, bytes_);
 }
 
-void InputBlock::put_runs(std::span<const TokenRow> rows) {
-  size_t n = 0;
+void InputBlock::put_runs(std::span<const TokenRow> rows, bool guesses, const Tensor& offsets, const Tensor& slots) {
+  size_t n = 0, past = rows.size();
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i].slot == rows[i - 1].slot) continue;
-    put(in_.run_offsets, n, static_cast<int32_t>(i));
-    put(in_.run_slot, n, rows[i].slot);
-    put(in_.run_fresh, n, rows[i].pos == 0 ? 1 : 0);
+    if (rows[i].guess != guesses) {  // guesses lie behind all others
+      if (!guesses) past = std::min(past, i);
+      continue;
+    }
+    if (i > 0 && rows[i].slot == rows[i - 1].slot && rows[i].guess == rows[i - 1].guess) continue;
+    put(offsets, n, static_cast<int32_t>(i));
+    put(slots, n, rows[i].slot);
+    if (!guesses) put(in_.run_fresh, n, rows[i].pos == 0 ? 1 : 0);
     ++n;
   }
-  for (; n < static_cast<size_t>(in_.run_offsets.shape[0]); ++n)
-    put(in_.run_offsets, n, static_cast<int32_t>(rows.size()));
+  for (; n < static_cast<size_t>(offsets.shape[0]); ++n) put(offsets, n, static_cast<int32_t>(past));
 }
 
-Status InFlightSteps::open(engine::Runtime& runtime, int max_in_flight_steps, int64_t R, StepBuffers* buffers) {
+Status InFlightSteps::open(engine::Runtime& runtime, const char* name, int max_in_flight_steps, int64_t R,
+                           StepBuffers* buffers) {
   in_flight_.resize(static_cast<size_t>(max_in_flight_steps));
   for (InFlightStep& f : in_flight_) {
     VV_ASSIGN(f.done, runtime.backend().make_event());
     f.slots.reserve(static_cast<size_t>(R));
   }
   const size_t half = static_cast<size_t>(max_in_flight_steps * R) * 4;
-  VV_ASSIGN(rings_, runtime.reserve_shared("rings of draws", 2 * half));
+  VV_ASSIGN(rings_, runtime.reserve_shared(name, 2 * half));
   ring_ = tensor(rings_.data(), DType::i32, Shape(max_in_flight_steps, R), runtime.place());
   logprob_ =
       tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(max_in_flight_steps, R), runtime.place());

@@ -10,9 +10,10 @@ using engine::Sampled;
 using engine::Sampling;
 using engine::TokenRow;
 
-const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const {
-  return *std::find_if(variants_.begin(), variants_.end(),
-                       [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
+const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows, bool guesses) const {
+  return *std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) {
+    return v.decode == decode && v.guesses == guesses && static_cast<size_t>(v.rows) >= rows;
+  });
 }
 
 Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
@@ -29,6 +30,7 @@ Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
 Status DecoderModel::begin(int slot, const Sampling& sampling, std::span<const int32_t> fed) {
   masks_.clear(slot);
   if (!state_pos_.empty()) state_pos_[static_cast<size_t>(slot)] = 0;
+  if (!heard_.empty()) heard_[static_cast<size_t>(slot)] = {};
   if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
@@ -107,14 +109,20 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
 Status DecoderModel::check_order(std::span<const TokenRow> rows) const {
   for (size_t i = 0; i < rows.size(); ++i) {
     const TokenRow& r = rows[i];
-    const bool goes_on = i > 0 && rows[i - 1].slot == r.slot;
-    if (!goes_on && std::any_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
-                                [&](const TokenRow& before) { return before.slot == r.slot; }))
+    const bool goes_on = i > 0 && rows[i - 1].slot == r.slot && rows[i - 1].guess == r.guess;
+    const auto before = rows.first(i);
+    const auto same = [&](const TokenRow& b) { return b.slot == r.slot && b.guess == r.guess; };
+    if (!goes_on && std::any_of(before.begin(), before.end(), same))
       return Status(
           Code::kInvalidArgument,
           strf("step: rows of slot %d lie apart; of a model with recurrent layers they follow each other", r.slot));
-    const int32_t next = goes_on ? rows[i - 1].pos + 1 : state_pos_[static_cast<size_t>(r.slot)];
-    if (r.pos != next && (goes_on || r.pos != 0))
+    if (!r.guess && i > 0 && rows[i - 1].guess)
+      return Status(Code::kInvalidArgument, "step: rows of guesses lie behind all others");
+    int32_t next = goes_on ? rows[i - 1].pos + 1 : state_pos_[static_cast<size_t>(r.slot)];
+    if (!goes_on && r.guess)
+      for (const TokenRow& b : before)
+        if (b.slot == r.slot) next = b.pos + 1;
+    if (r.pos != next && (goes_on || r.guess || r.pos != 0))
       return Status(Code::kFailedPrecondition,
                     strf("step: position %d of slot %d does not follow its recurrent state, which is at %d; it goes "
                          "forward by one, or begins again at 0",
@@ -125,7 +133,8 @@ Status DecoderModel::check_order(std::span<const TokenRow> rows) const {
 
 void DecoderModel::advance(std::span<const TokenRow> rows) {
   if (state_pos_.empty()) return;
-  for (const TokenRow& r : rows) state_pos_[static_cast<size_t>(r.slot)] = r.pos + 1;
+  for (const TokenRow& r : rows)
+    if (!r.guess) state_pos_[static_cast<size_t>(r.slot)] = r.pos + 1;
 }
 
 Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
@@ -133,7 +142,7 @@ Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
   return in_flight_.push(runtime_->stream(), slots);
 }
 
-Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
+Result<DecoderModel::Class> DecoderModel::write(std::span<const TokenRow> rows) {
   VV_TRY(check_rows(rows));
   slots_.clear();
   for (const TokenRow& r : rows)
@@ -141,14 +150,21 @@ Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   // A state begins at zero in the prefill class alone: a step that is repeated begins no sequence.
   const bool carries = !state_pos_.empty();
   if (carries) VV_TRY(check_order(rows));
-  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [&](const TokenRow& r) {
-                        return r.prompt ||
-                               (carries && (r.pos == 0 || std::count(slots_.begin(), slots_.end(), r.slot) > 1)) ||
-                               r.image >= 0 || r.shift[0] != r.shift[1] || r.shift[0] != r.shift[2];
-                      });
-  VV_TRY((decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
+  const auto twice = [&](const TokenRow& r) { return std::count(slots_.begin(), slots_.end(), r.slot) > 1; };
+  Class c;
+  c.guesses = carries && std::any_of(rows.begin(), rows.end(), twice);
+  c.decode = slots_.size() == rows.size() && !(c.guesses && limits_.mtp == 0) &&
+             std::none_of(rows.begin(), rows.end(), [&](const TokenRow& r) {
+               return r.prompt || (carries && r.pos == 0) || r.image >= 0 || r.shift[0] != r.shift[1] ||
+                      r.shift[0] != r.shift[2];
+             });
+  if (!c.decode && std::any_of(rows.begin(), rows.end(), [](const TokenRow& r) { return r.guess; }))
+    return Status(Code::kInvalidArgument,
+                  "step: rows of guesses are for steps all of whose rows sample and none is a prompt's");
+  VV_TRY((c.decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
   advance(rows);
-  return decode;
+  if (!heard_.empty()) hear(rows, c.decode);
+  return c;
 }
 
 Status DecoderModel::see(int place, const engine::Image& image) {
@@ -158,13 +174,13 @@ Status DecoderModel::see(int place, const engine::Image& image) {
 
 Status DecoderModel::issue(std::span<const TokenRow> rows) {
   VV_TRY(check_room());
-  VV_ASSIGN(const bool decode, write(rows));
-  if (decode) {
+  VV_ASSIGN(const Class c, write(rows));
+  if (c.decode) {
     decoding_ = slots_;
     decoding_pos_.clear();
     for (const TokenRow& r : rows) decoding_pos_.push_back(r.pos);
   }
-  return queue(pick(decode, rows.size()), slots_);
+  return queue(pick(c.decode, rows.size(), c.decode && c.guesses), slots_);
 }
 
 Status DecoderModel::repeat() {
@@ -183,6 +199,10 @@ Status DecoderModel::repeat() {
                          decoding_[i], state_pos_[static_cast<size_t>(decoding_[i])], pos));
   }
   for (int32_t& pos : decoding_pos_) ++pos;
+  for (size_t i = 0; !heard_.empty() && i < decoding_.size(); ++i) {  // the same rows, of one position further on
+    Row& r = heard_[static_cast<size_t>(decoding_[i])];
+    ++r.first, ++r.past;
+  }
   for (size_t i = 0; !state_pos_.empty() && i < decoding_.size(); ++i)
     state_pos_[static_cast<size_t>(decoding_[i])] = decoding_pos_[i] + 1;
   return queue(pick(true, decoding_.size()), decoding_);

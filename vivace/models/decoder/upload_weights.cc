@@ -155,6 +155,15 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
   p.matrix(&w.down, &w.down_scale);
 }
 
+void upload_layer(LayerUploader& p, WeightUploader* to, const DecoderConfig& config, Place place, LayerWeights& w) {
+  for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
+  for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
+    p.vector(t, true);
+  if (w.conv.present()) upload_recurrent(p, w);
+  else upload_attention(p, to, w);
+  upload_mlp(p, config, place, w);
+}
+
 }  // namespace
 
 Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime,
@@ -209,16 +218,14 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
     LayerWeights& w = weights->layers[i];
     WeightUploader* const to =
         static_cast<int64_t>(i) < resident ? uploader : &(*streamed)[i - static_cast<size_t>(resident)];
-    LayerUploader p(plan, source, to);
-    for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm})
-      p.vector(t);
-    for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
-      p.vector(t, true);
-    if (w.conv.present())
-      upload_recurrent(p, w);
-    else
-      upload_attention(p, to, w);
-    upload_mlp(p, config, runtime.place(), w);
+    LayerUploader of_layer(plan, source, to);
+    upload_layer(of_layer, to, config, runtime.place(), w);
+  }
+  if (config.drafts) {
+    DraftWeights& d = weights->draft;
+    for (Tensor* t : {&d.embed_norm, &d.hidden_norm, &d.norm}) p.vector(t);
+    p.matrix(&d.fc, &d.fc_scale);
+    upload_layer(p, uploader, config, runtime.place(), d.layer);
   }
   return {};
 }

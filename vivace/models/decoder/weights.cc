@@ -21,6 +21,9 @@ struct Rule {
 };
 
 int64_t hidden(const DecoderConfig& c) { return c.hidden; }
+int64_t both_hidden(const DecoderConfig& c) {
+  return 2 * c.hidden;
+}
 int64_t q_width(const DecoderConfig& c) { return c.q_width(); }
 int64_t kv_width(const DecoderConfig& c) { return c.kv_width(); }
 int64_t head_dim(const DecoderConfig& c) { return c.head_dim; }
@@ -150,6 +153,15 @@ constexpr Rule<W> kModel[] = {
 };
 constexpr Rule<W> kHead = {&W::head, "output.weight", "lm_head.weight", vocab, hidden};
 
+using D = DraftWeights;
+constexpr Rule<D> kDraft[] = {
+    {&D::embed_norm, "", "mtp.pre_fc_norm_embedding.weight", hidden, nullptr},
+    {&D::hidden_norm, "", "mtp.pre_fc_norm_hidden.weight", hidden, nullptr},
+    {&D::fc, "", "mtp.fc.weight", hidden, both_hidden},
+    {&D::norm, "", "mtp.norm.weight", hidden, nullptr},
+};
+constexpr std::string_view kLayerPrefix = "model.layers.{}.", kDraftPrefix = "mtp.layers.0.";
+
 /// Weights that have one matrix an expert.
 template <class Owner>
 bool of_experts(const Rule<Owner>& r) {
@@ -184,7 +196,9 @@ Status load(const engine::WeightSource& source, const DecoderConfig& c, const Ru
                       : of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
                       : r.cols        ? Shape(r.rows(c), r.cols(c))
                                       : Shape(r.rows(c));
-  std::string name = r.hf;  // of a model that sees, the language model is a part
+  std::string name = r.hf;
+  if (layer == c.layers && name.starts_with(kLayerPrefix)) name.replace(0, kLayerPrefix.size(), kDraftPrefix);
+  // Of a model that sees, the language model is a part.
   if (c.has(kNested) && name.starts_with("model.")) name.insert(6, "language_model.");
   Tensor& t = owner->*r.sink;
   VV_ASSIGN(t,
@@ -222,6 +236,18 @@ void upcast(const engine::WeightSource& source, LayerWeights& w) {
   all({&w.router});
 }
 
+/// Its layer is number config.layers, which no list of kinds of layers has: one that attends.
+Status load_draft(const engine::WeightSource& source, const DecoderConfig& config, DraftWeights* weights) {
+  const auto number = static_cast<int>(config.layers);
+  const bool fused = config.has(kFusedExperts) && !source.synthetic() &&
+                     source.checkpoint().find("mtp.layers.0.mlp.experts.gate_up_proj") != nullptr;
+  for (const auto& rule : kDraft) VV_TRY(load(source, config, rule, number, weights));
+  for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, number, &weights->layer, fused));
+  if (fused) split_experts(config, weights->layer);
+  upcast(source, weights->layer);
+  return {};
+}
+
 }  // namespace
 
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights) {
@@ -246,7 +272,7 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
     if (fused) split_experts(config, w);
     upcast(source, w);
   }
-  return {};
+  return config.drafts ? load_draft(source, config, &weights->draft) : Status();
 }
 
 std::vector<WeightName> weight_names(const Family& family) {

@@ -37,6 +37,15 @@ struct LayerWeights {
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
 
+/// The draft layer of multi-token prediction: attention and MLP as any other, behind one product.
+struct DraftWeights {
+  Tensor embed_norm, hidden_norm;  // [H]
+  Tensor fc;                       // [H, 2H]: of a token's embedding, then of what the model made of the one before
+  engine::Scales fc_scale;
+  LayerWeights layer;
+  Tensor norm;                     // [H]
+};
+
 struct DecoderWeights {
   Tensor embed;         // [V, H]
   Tensor positions;     // [context, H], families with learned positions
@@ -45,6 +54,7 @@ struct DecoderWeights {
   engine::Scales head_scale;  // of a quantized head
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
+  DraftWeights draft;   // where DecoderConfig::drafts says so
 };
 
 /// Finds and checks every tensor. Errors: NotFound names the missing tensor, InvalidShape both shapes.
