@@ -35,6 +35,7 @@ class Timeline {
     for (size_t i = next_; i-- > first;)  // from the newest: a look at the last second costs no more than it has
       if (const Span& s = spans_[i % kMost]; s.kind != Kind::stand_back && s.at_us + s.us < since_us)
         first = i + 1;
+    if (first < next_ && spans_[first % kMost].kind == Kind::stand_back) ++first;  // of the step that was over
     std::vector<Span> out;
     out.reserve(next_ - first);
     for (size_t i = first; i < next_; ++i) out.push_back(spans_[i % kMost]);
