@@ -268,7 +268,7 @@ def test_bad_bias_and_mask():
                                (dict(mask=lambda tokens: [True]), "wanted 192 booleans, one a token, got 1"), (dict(mask=lambda tokens: 5), "192 booleans, one a token, got 5"),
                                (dict(mask=lambda tokens: "x" * 192), "booleans, one a token, got 'xx"), (dict(mask=lambda tokens: dict.fromkeys(range(192))), "booleans"),
                                (dict(mask=lambda tokens: iter([True] * 192)), "got list_iterator"), (dict(mask=lambda tokens: np.ones((192, 2))), r"got ndarray \(192, 2\)"),
-                               (dict(mask=lambda tokens: [Unreadable()] * 192), "booleans"), (dict(draft=Unreadable()), "draft: wanted 'lookup' or a smaller model, got Unreadable")]:
+                               (dict(mask=lambda tokens: [Unreadable()] * 192), "booleans"), (dict(draft=Unreadable()), "draft: wanted 'lookup', 'off' or a smaller model, got Unreadable")]:
             with pytest.raises(vivace.InvalidArgumentError, match=match):
                 model.generate_ids(IDS, max_tokens=2, **options)
         core = _core.Batcher(model._core)
