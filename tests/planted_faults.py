@@ -31,6 +31,7 @@ from tools.receipt import Receipt  # noqa: E402
 
 POLICY = "tests/test_policy.py"
 GROOT, GROOT16 = "tests/test_groot.py", "tests/test_groot_n16.py"
+FRAMES = "tests/test_groot_frames.py -k against"
 REPLY = "tests/test_reply.py"
 STRUCTURED = "tests/test_structured.py -k 'lengths or beside or regex'"
 SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
@@ -218,6 +219,12 @@ FAULTS = [
     ("groot: text blocks see as many rows as there are of images", "vivace/models/groot/pipeline.cc", "c_.sees_text(block) ? seen.text_offsets : seen.image_offsets", "seen.image_offsets", f"{GROOT} -k stage"),
     ("groot: deepstack stays away from the last layer but one", "vivace/models/groot/pipeline.cc", "i + 1 < w_.text.size()", "i + 2 < w_.text.size()", f"{GROOT} -k stage"),
     ("groot: scale and shift of the last norm as in blocks", "vivace/models/groot/pipeline.cc", "table(w_.out_ada, b_.out_shift, b_.out_scale)", "table(w_.out_ada, b_.out_scale, b_.out_shift)", f"{GROOT} -k stage"),
+    ("groot frames: the crop lies in the corner", "vivace/models/groot/frames.cc", "at.data += w.top * at.stride + w.left * 3;", "at.data += w.left * 3;", FRAMES),
+    ("groot frames: levels between columns and lines of lerobot's cubic", "vivace/models/groot/frames.cc", "? vision::Filter::smooth_bicubic", "? vision::Filter::bicubic", FRAMES),
+    ("groot frames: what grows goes between middles of pixels", "vivace/models/vision/resize.cc", "static_cast<double>(i + 1) - static_cast<double>(first + 1) * ratio", "static_cast<double>(i) * scale - static_cast<double>(first)", FRAMES),
+    ("groot frames: the letterbox is above and on the left", "vivace/models/groot/frames.cc", "square_.data() + (w.square.height - from.height) / 2 * at.stride", "square_.data() + (w.square.height - from.height) * at.stride", FRAMES),
+    ("groot frames: the language model's least pixels do not count", "vivace/models/groot/frames.cc", "w.last.height * w.last.width < r.least", "false", FRAMES),
+    ("groot: a prefix lets go like an older chunk", "vivace/models/groot/predict.cc", "frozen = hard ? overlap : o.frozen;", "frozen = hard ? overlap / 2 : o.frozen;", f"{GROOT} -k prefix"),
     ("groot n1.6: learned positions lie on their corners", "vivace/models/vision/image_rows.cc", "step * (static_cast<float>(i) + 0.5f)", "step * static_cast<float>(i)", f"{GROOT16} -k stage"),
     ("groot n1.6: a shrunken table is not smoothed", "vivace/models/vision/image_rows.cc", "wide = std::max(step, 1.0f)", "wide = 1.0f", f"{GROOT16} -k stage"),
     ("groot n1.6: channels of a token's patches change places", "vivace/models/vision/weights.cc", "to->up.parts[0] = by_patch(to->up.parts[0], c.out, c);", "", f"{GROOT16} -k stage"),

@@ -100,30 +100,38 @@ void Resizer::narrow_line(const uint8_t* line, const Taps& columns, float* out) 
   }
 }
 
-/// Columns of every line, then lines, each rounded to levels.
+/// Columns of every line, then lines, each rounded to levels; an axis that keeps its size stays as it is.
 void Resizer::filtered(const Pixels& from, int64_t height, int64_t width, Filter filter, uint8_t* to) {
-  filter_taps(from.height, height, filter, &rows_);
-  filter_taps(from.width, width, filter, &columns_);
   const int64_t wide = width * C;
-  room(&narrow_, static_cast<size_t>(from.height * wide));
-  for (int64_t y = 0; y < from.height; ++y) {
-    const uint8_t* const line = from.data + y * from.stride;
-    uint8_t* out = narrow_.data() + y * wide;
-    for (const Span& s : columns_.spans) {
-      const int32_t* const weight = columns_.fixed.data() + s.at;
-      const uint8_t* pixel = line + s.first * C;
-      int32_t sum[C] = {};
-      for (int64_t k = 0; k < s.count; ++k, pixel += C)
-        for (int64_t c = 0; c < C; ++c) sum[c] += pixel[c] * weight[k];
-      for (int64_t c = 0; c < C; ++c) *out++ = level(sum[c]);
+  const uint8_t* lines = from.data;
+  int64_t pitch = from.stride;
+  if (from.width != width) {
+    filter_taps(from.width, width, filter, &columns_);
+    uint8_t* out = to;
+    if (from.height != height) {
+      room(&narrow_, static_cast<size_t>(from.height * wide));
+      out = narrow_.data(), lines = out, pitch = wide;
     }
+    for (int64_t y = 0; y < from.height; ++y) {
+      const uint8_t* const line = from.data + y * from.stride;
+      for (const Span& s : columns_.spans) {
+        const int32_t* const weight = columns_.fixed.data() + s.at;
+        const uint8_t* pixel = line + s.first * C;
+        int32_t sum[C] = {};
+        for (int64_t k = 0; k < s.count; ++k, pixel += C)
+          for (int64_t c = 0; c < C; ++c) sum[c] += pixel[c] * weight[k];
+        for (int64_t c = 0; c < C; ++c) *out++ = level(sum[c]);
+      }
+    }
+    if (from.height == height) return;
   }
+  filter_taps(from.height, height, filter, &rows_);
   std::vector<int32_t>& sums = lines_[0];
   room(&sums, static_cast<size_t>(wide));
   for (const Span& s : rows_.spans) {
     std::fill_n(sums.begin(), wide, 0);
     for (int64_t k = 0; k < s.count; ++k) {
-      const uint8_t* const line = narrow_.data() + (s.first + k) * wide;
+      const uint8_t* const line = lines + (s.first + k) * pitch;
       const int32_t weight = rows_.fixed[s.at + static_cast<size_t>(k)];
       for (int64_t i = 0; i < wide; ++i) sums[static_cast<size_t>(i)] += line[i] * weight;
     }
