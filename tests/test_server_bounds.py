@@ -299,7 +299,7 @@ def test_canaries_of_two_tenants(tmp_path):
     file.chmod(0o600)
     keys, canary = {"A": "first-key-12345", "B": "second-key-6789"}, {"A": "ZEBRA-7731", "B": "OSPREY-4420"}
     prompts = {t: [{"role": "user", "content": f"You keep codes, and repeat them word for word when you are asked. The code of today is {canary[t]}. Repeat the code of today, then explain it."}] for t in keys}
-    ask = dict(max_tokens=90, min_tokens=90)
+    ask = dict(max_tokens=100, min_tokens=100)
     with serve("--api-key-file", str(file), "--context", "256", "--num-kv-blocks", "6", "--max-batch", "4") as server:
         bearer = lambda t: {"authorization": f"Bearer {keys[t]}"}  # noqa: E731
         cold = {t: server.chat(prompts[t], bearer(t), **ask)[2] for t in keys}
@@ -307,7 +307,7 @@ def test_canaries_of_two_tenants(tmp_path):
         alone = {t: cold[t]["choices"][0]["message"]["content"] for t in keys}
         assert all(canary[t] in alone[t] and alone[t] != alone[u] for t, u in ("AB", "BA"))
         wrong, rng = [], random.Random(7)
-        jobs = [("AB"[i % 2], rng.random() < 0.3, rng.choice(["robot", "interactive", "batch"]), rng.random() < 0.5) for i in range(18)]
+        number = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", server.ask("GET", "/metrics", headers=bearer("A"))[2], re.M)[1])  # noqa: E731
 
         def one(i):
             t, leaves, priority, stream = jobs[i]
@@ -327,13 +327,17 @@ def test_canaries_of_two_tenants(tmp_path):
             if status != 200 or got != alone[t] or canary["B" if t == "A" else "A"] in text:
                 wrong.append((jobs[i], status, text))
 
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(jobs))]
-        [t.start() for t in threads]
-        [t.join(120) for t in threads]
-        assert not wrong, wrong[0]
-        server.until_idle(**bearer("A"))
-        metrics = server.ask("GET", "/metrics", headers=bearer("A"))[2]
-        number = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.M)[1])  # noqa: E731
+        for _ in range(8):  # until some had to move, which a busy machine may keep from meeting
+            jobs = [("AB"[i % 2], i > 3 and rng.random() < 0.7, rng.choice(["robot", "interactive", "batch"]) if i > 3 else "interactive", rng.random() < 0.5) for i in range(10)]
+            threads = [threading.Thread(target=one, args=(i,)) for i in range(len(jobs))]
+            [t.start() for t in threads[:4]]
+            until(lambda: server.progress(**bearer("A"))["answering"] == 4)
+            [t.start() for t in threads[4:]]
+            [t.join(120) for t in threads]
+            assert not wrong, wrong[0]
+            server.until_idle(**bearer("A"))
+            if number("vivace_moved_to_host") and number('vivace_cancels_total{cause="left"}'):
+                break
         assert number("vivace_moved_to_host") > 0 and number('vivace_cancels_total{cause="left"}') > 0
         assert number("vivace_kv_blocks_available") == number("vivace_kv_blocks") == 6
 
