@@ -248,6 +248,17 @@ def test_fused_functions_and_reductions_of_ones_own(gpu):
     """)
 
 
+def test_a_strided_tensor_of_another_library(gpu):
+    gpu("""
+        from tests.dlpack_fake import CUDA, Fake
+        x, gx = both((40, 70), "f32")
+        seen = array.from_dlpack(Fake(gx.data_ptr, "f32", (70, 20), (1, 140), device=CUDA))
+        assert (seen.strides, seen.data_ptr) == ((1, 140), gx.data_ptr)
+        same("strided", x[::2].T * 2, seen * 2)
+        same("host", x[::2].T, seen)
+    """)
+
+
 def test_random_numbers_are_the_cpus(gpu):
     gpu("""
         for draw in (lambda r, d: r.uniform(-1, 3, (3, 700), dtype="bf16", device=d), lambda r, d: r.integers(-5, 2**31, 1000, device=d), lambda r, d: r.normal(2, 0.5, (999,), device=d)):

@@ -346,6 +346,7 @@ void add_array(nb::module_& m) {
         return strf("Array(%s %s, %s%s)", name(a.elem), to_string(a.shape).c_str(),
                     a.storage ? array::device_name(a.device()).c_str() : "closed", "");
       });
+  c.attr("__dlpack_c_exchange_api__") = exchange_capsule();
   add_array_class(m, c);
   add_array_program(m);
   m.def("pool_stats", &pool_stats, nb::arg("device") = 0,

@@ -70,6 +70,8 @@ void add_array_program(nb::module_& m);      // several functions in one pass
 kernels::Fold fold_of(const std::string& name);
 nb::object export_array(const Array& a, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                         nb::handle copy_it);
+/// DLPack's C exchange table of Array, as a type offers it.
+nb::object exchange_capsule();
 Array array_from_dlpack(nb::object source, nb::handle device, nb::handle copy_it);
 
 }  // namespace vivace::python

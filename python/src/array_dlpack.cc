@@ -31,7 +31,13 @@ constexpr TypeRow kTypes[] = {
     {Elem::boolean, 6, 8}, {Elem::u8, 1, 8},   {Elem::u16, 1, 16}, {Elem::u32, 1, 32},  {Elem::u64, 1, 64},
     {Elem::i8, 0, 8},      {Elem::i16, 0, 16}, {Elem::i32, 0, 32}, {Elem::i64, 0, 64},  {Elem::f16, 2, 16},
     {Elem::bf16, 4, 16},   {Elem::f32, 2, 32}, {Elem::f64, 2, 64}, {Elem::e4m3, 10, 8}, {Elem::e5m2, 12, 8},
+    {Elem::e2m1, 17, 4},   {Elem::i4, 0, 4},  // packed, the first element in the low bits
 };
+const TypeRow* row_of(Elem e) {
+  for (const TypeRow& r : kTypes)
+    if (r.elem == e) return &r;
+  return nullptr;
+}
 
 /// What a capsule points at, in either version of the ABI.
 template <class Managed>
@@ -41,8 +47,9 @@ struct Export {
   int64_t shape[kMaxRank], strides[kMaxRank];
 };
 
+/// Whoever gets it calls its deleter.
 template <class Managed>
-nb::object make_capsule(const Array& a, DLDataType type, const char* label, bool copied) {
+Managed* make_managed(const Array& a, DLDataType type, bool copied) {
   auto* e = new Export<Managed>;
   e->storage = a.storage;
   for (int i = 0; i < a.shape.rank; ++i) {
@@ -60,7 +67,13 @@ nb::object make_capsule(const Array& a, DLDataType type, const char* label, bool
     e->managed.major = 1, e->managed.minor = 1;
     e->managed.flags = (a.storage->read_only ? kDLReadOnly : 0) | (copied ? kDLCopied : 0);
   }
-  PyObject* capsule = PyCapsule_New(&e->managed, label, [](PyObject* c) {
+  return &e->managed;
+}
+
+template <class Managed>
+nb::object make_capsule(const Array& a, DLDataType type, const char* label, bool copied) {
+  Managed* const managed = make_managed<Managed>(a, type, copied);
+  PyObject* capsule = PyCapsule_New(managed, label, [](PyObject* c) {
     // A consumer renames the capsule and then calls the deleter itself.
     const char* now = PyCapsule_GetName(c);
     if (now == nullptr || std::string_view(now).starts_with("used_")) return;
@@ -68,7 +81,7 @@ nb::object make_capsule(const Array& a, DLDataType type, const char* label, bool
     m->deleter(m);
   });
   if (capsule == nullptr) {
-    delete e;
+    managed->deleter(managed);
     throw nb::python_error();
   }
   return nb::steal(capsule);
@@ -134,9 +147,7 @@ nb::object export_array(const Array& given, nb::handle stream, nb::handle max_ve
     buffer_error("array: __dlpack__(copy=False): it is on " + array::device_name(given.device()));
   const bool copies = must || device != given.device();
   const Array a = copies ? copied(given, device) : given;
-  const TypeRow* row = nullptr;
-  for (const TypeRow& r : kTypes)
-    if (r.elem == a.elem) row = &r;
+  const TypeRow* const row = row_of(a.elem);
   if (row == nullptr) check(Status(Code::kUnsupported, strf("array: DLPack has no dtype for %s", name(a.elem))));
   const DLDataType type{row->code, row->bits, 1};
   const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
@@ -178,6 +189,28 @@ const DLTensor* tensor_in(const nb::object& capsule, bool* read_only) {
   return nullptr;
 }
 
+/// A view of a tensor's memory, where it is.
+Array view_of(const DLTensor& d, int device, bool read_only, std::shared_ptr<void> owner) {
+  const TypeRow* row = nullptr;
+  for (const TypeRow& r : kTypes)
+    if (r.code == d.dtype.code && r.bits == d.dtype.bits && d.dtype.lanes == 1) row = &r;
+  if (row == nullptr)
+    check(Status(Code::kInvalidDType, strf("array: DLPack dtype (code %d, %d bits, %d lanes) has no counterpart here",
+                                           d.dtype.code, d.dtype.bits, d.dtype.lanes)));
+  if (d.ndim < 0 || d.ndim > kMaxRank)
+    check(Status(Code::kInvalidShape, strf("array: %d axes, at most %d", d.ndim, kMaxRank)));
+  const Shape s = value_of(
+      array::shape_of(std::span(d.shape, static_cast<size_t>(d.ndim)), row->elem));  // of two a byte: whole bytes
+  char* const data = d.data == nullptr ? nullptr : static_cast<char*>(d.data) + d.byte_offset;
+  Array a = array::borrow(data, row->elem, s, device, read_only, std::move(owner));
+  if (d.strides != nullptr)
+    for (int i = 0; i < d.ndim; ++i)
+      if (s.dim[i] != 1) a.stride[i] = d.strides[i];
+  if (row->bits < 8 && !a.is_dense())
+    check(Status(Code::kInvalidLayout, strf("array: from_dlpack: strides of %s; make it contiguous", name(row->elem))));
+  return a;
+}
+
 /// Host memory with u16, u32, u64 and read-only memory among it, which no op takes.
 Array from_host_capsule(const nb::object& source) {
   nb::dict options;
@@ -191,22 +224,7 @@ Array from_host_capsule(const nb::object& source) {
   if (!capsule.is_valid()) check(Status(Code::kInvalidArgument, "array: __dlpack__ failed: " + take_python_error()));
   bool read_only;
   const DLTensor& d = *tensor_in(capsule, &read_only);
-  const TypeRow* row = nullptr;
-  for (const TypeRow& r : kTypes)
-    if (r.code == d.dtype.code && r.bits == d.dtype.bits && d.dtype.lanes == 1) row = &r;
-  if (row == nullptr)
-    check(Status(Code::kInvalidDType, strf("array: DLPack dtype (code %d, %d bits, %d lanes) has no counterpart here",
-                                           d.dtype.code, d.dtype.bits, d.dtype.lanes)));
-  if (d.ndim < 0 || d.ndim > kMaxRank)
-    check(Status(Code::kInvalidShape, strf("array: %d axes, at most %d", d.ndim, kMaxRank)));
-  Shape s;
-  s.rank = d.ndim;
-  for (int i = 0; i < d.ndim; ++i) s.dim[i] = d.shape[i];
-  char* const data = d.data == nullptr ? nullptr : static_cast<char*>(d.data) + d.byte_offset;
-  Array a = array::borrow(data, row->elem, s, kHost, read_only, hold(nb::make_tuple(source, capsule)));
-  if (d.strides != nullptr)
-    for (int i = 0; i < d.ndim; ++i) a.stride[i] = d.strides[i];
-  return a;
+  return view_of(d, kHost, read_only, hold(nb::make_tuple(source, capsule)));
 }
 
 }  // namespace
@@ -231,8 +249,6 @@ Array array_from_dlpack(nb::object source, nb::handle device, nb::handle copy_it
         t.data, array::elem_of(t.dtype), t.shape, from.device, false,
         hold(nb::make_tuple(source, from.capsules.is_valid() ? nb::object(from.capsules) : nb::object(nb::none()))));
     for (int i = 0; i < t.shape.rank; ++i) a.stride[i] = t.stride[i];
-    if (!a.is_dense())
-      check(Status(Code::kInvalidLayout, "array: the tensor is not contiguous; call its contiguous() first"));
   }
   const int to = device.is_none() ? a.device() : value_of(array::parse_device(nb::cast<std::string>(nb::str(device))));
   const bool must = !copy_it.is_none() && nb::cast<bool>(copy_it);
@@ -242,6 +258,117 @@ Array array_from_dlpack(nb::object source, nb::handle device, nb::handle copy_it
   if (to != kHost && a.device() != kHost)
     check(Status(Code::kUnsupported, "array: from_dlpack between GPUs: go by \"cpu\""));
   return copied(a, to);
+}
+
+namespace {
+
+/// The Array in an object of Python that C code hands over; null with TypeError set.
+const Array* open_array(void* object) {
+  const nb::handle h(static_cast<PyObject*>(object));
+  if (nb::isinstance<Array>(h) && nb::inst_ptr<Array>(h)->storage != nullptr) return nb::inst_ptr<Array>(h);
+  PyErr_SetString(PyExc_TypeError, "array: the exchange table takes an open vivace.Array");
+  return nullptr;
+}
+
+/// f() and 0, or -1 and Python's error.
+template <class F>
+int guarded(F&& f) {
+  try {
+    f();
+    return 0;
+  } catch (nb::python_error& e) {
+    e.restore();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return -1;
+}
+
+DLDataType type_of(const Array& a) {
+  const TypeRow* const row = row_of(a.elem);
+  if (row == nullptr) buffer_error(strf("array: DLPack has no dtype for %s", name(a.elem)));
+  return {row->code, row->bits, 1};
+}
+
+/// By DLPack's contract with the GIL, but for `allocate`. Nothing is ordered: the consumer works on
+/// current_work_stream, or orders its own stream behind it.
+DLPackExchangeAPI exchange{
+    1,
+    3,
+    nullptr,
+    [](DLTensor* like, DLManagedTensorVersioned** out, void* context,
+       void (*set_error)(void*, const char*, const char*)) -> int {
+      const TypeRow* row = nullptr;
+      for (const TypeRow& r : kTypes)
+        if (r.code == like->dtype.code && r.bits == like->dtype.bits && like->dtype.lanes == 1) row = &r;
+      Status failed = row == nullptr ? Status(Code::kInvalidDType, "array: a dtype without a counterpart") : Status();
+      if (failed.ok() && like->device.type != kDLCPU && like->device.type != kDLCUDA)
+        failed = Status(Code::kInvalidDevice, "array: memory that is neither the CPU's nor CUDA's");
+      if (failed.ok()) {
+        const auto make = [&]() -> Result<Array> {
+          VV_ASSIGN(const Shape s,
+                    array::shape_of(std::span(like->shape, static_cast<size_t>(std::max(0, like->ndim))), row->elem));
+          return array::empty(row->elem, s, like->device.type == kDLCPU ? kHost : like->device.id);
+        };
+        const Result<Array> made = make();
+        if (made.ok()) {
+          *out = make_managed<DLManagedTensorVersioned>(*made, {row->code, row->bits, 1}, false);
+          return 0;
+        }
+        failed = made.status();
+      }
+      if (set_error != nullptr) set_error(context, "RuntimeError", failed.message().c_str());
+      return -1;
+    },
+    [](void* object, DLManagedTensorVersioned** out) -> int {
+      const Array* const a = open_array(object);
+      if (a == nullptr) return -1;
+      return guarded([&] {
+        if (a->device() != kHost) mark_foreign_use(*a);
+        *out = make_managed<DLManagedTensorVersioned>(*a, type_of(*a), false);
+      });
+    },
+    [](DLManagedTensorVersioned* tensor, void** out) -> int {
+      return guarded([&] {
+        if (tensor->major > 1)
+          check(Status(Code::kUnsupported, strf("array: DLPack version %u, at most 1", tensor->major)));
+        const DLDevice where = tensor->tensor.device;
+        if (where.type != kDLCPU && where.type != kDLCUDA)
+          check(Status(Code::kInvalidDevice, "array: memory that is neither the CPU's nor CUDA's"));
+        // A tensor that is refused stays the caller's: owned at the end, and by nobody (who frees nothing) until then.
+        Array a = view_of(tensor->tensor, where.type == kDLCPU ? kHost : where.id, (tensor->flags & kDLReadOnly) != 0,
+                          std::shared_ptr<void>(tensor, [](void*) {}));
+        a.storage->owner = std::shared_ptr<void>(tensor, [](void* p) {
+          auto* const m = static_cast<DLManagedTensorVersioned*>(p);
+          if (m->deleter != nullptr) m->deleter(m);
+        });
+        *out = nb::cast(std::move(a)).release().ptr();
+      });
+    },
+    [](void* object, DLTensor* out) -> int {
+      const Array* const a = open_array(object);
+      if (a == nullptr) return -1;
+      return guarded([&] {
+        if (a->storage->read_only) buffer_error("array: the memory is read-only, which a bare view cannot say");
+        if (a->device() != kHost) mark_foreign_use(*a);
+        const DLDevice where = a->device() == kHost ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, a->device()};
+        *out = {
+            a->size() == 0 ? nullptr : a->data, where, a->shape.rank, type_of(*a), const_cast<int64_t*>(a->shape.dim),
+            const_cast<int64_t*>(a->stride),    0};
+      });
+    },
+    [](int32_t device_type, int32_t, void** out) -> int {
+      *out = device_type == kDLCUDA ? reinterpret_cast<void*>(exec_on_gpu().stream) : nullptr;
+      return 0;
+    },
+};
+
+}  // namespace
+
+nb::object exchange_capsule() {
+  PyObject* const capsule = PyCapsule_New(&exchange, "dlpack_exchange_api", nullptr);
+  if (capsule == nullptr) throw nb::python_error();
+  return nb::steal(capsule);
 }
 
 }  // namespace vivace::python

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "array.h"
 #include "dlpack_abi.h"
 #include "errors.h"
 #include "numpy_abi.h"
@@ -165,6 +166,7 @@ Status not_negated(PyObject* o, const nb::object& is_neg) {
 
 /// The exchange of a type; without a table where it has none.
 Exchange exchange_of(PyTypeObject* type) {
+  if (nb::handle(reinterpret_cast<PyObject*>(type)).is(nb::type<array::Array>())) return {};  // __dlpack__ says more
   nb::object capsule =
       nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   const DLPackExchangeAPI* api = nullptr;

@@ -253,6 +253,10 @@ def test_torch_cupy_see_the_same_memory():
     for view in (a, a.T, a[1:, ::2]):
         t = torch.from_dlpack(view)
         assert t.data_ptr() == view.data_ptr and tuple(t.stride()) == view.strides
+    strided = torch.arange(24, device="cuda", dtype=torch.float32).reshape(4, 6)[1:, ::2].T
+    seen = array.from_dlpack(strided)
+    assert seen.data_ptr == strided.data_ptr() and seen.strides == tuple(strided.stride()) and seen.tolist() == strided.tolist()
+    assert ((seen + 1).tolist(), seen.sum(axis=0).tolist()) == ((strided + 1).tolist(), strided.sum(0).tolist())
     back = array.from_dlpack(torch.arange(5, device="cuda"), device="cpu")
     assert back.device == "cpu" and back.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(BufferError):
