@@ -292,15 +292,15 @@ def test_keys(tmp_path):
 
 
 def test_canaries_of_two_tenants(tmp_path):
-    """Two tenants with prompts that begin alike, in blocks for one and a half of four answers: some leave, some go first or last, some move to host
+    """Two tenants with prompts that begin alike, in blocks for little more than one of four answers: some leave, some go first or last, some move to host
     memory and come back. Nobody reads a word of the other's, finds what the other computed, or gets anything but what it gets alone."""
     file = tmp_path / "keys"
     file.write_text("first-key-12345 robot\nsecond-key-6789 robot\n")
     file.chmod(0o600)
     keys, canary = {"A": "first-key-12345", "B": "second-key-6789"}, {"A": "ZEBRA-7731", "B": "OSPREY-4420"}
     prompts = {t: [{"role": "user", "content": f"You keep codes, and repeat them word for word when you are asked. The code of today is {canary[t]}. Repeat the code of today, then explain it."}] for t in keys}
-    ask = dict(max_tokens=100, min_tokens=100)
-    with serve("--api-key-file", str(file), "--context", "256", "--num-kv-blocks", "6", "--max-batch", "4") as server:
+    ask = dict(max_tokens=120, min_tokens=120)
+    with serve("--api-key-file", str(file), "--context", "256", "--num-kv-blocks", "5", "--max-batch", "4") as server:
         bearer = lambda t: {"authorization": f"Bearer {keys[t]}"}  # noqa: E731
         cold = {t: server.chat(prompts[t], bearer(t), **ask)[2] for t in keys}
         assert [cold[t]["usage"]["prompt_tokens_details"]["cache_miss"] for t in keys] == ["cold", "cold"]
@@ -339,7 +339,7 @@ def test_canaries_of_two_tenants(tmp_path):
             if number("vivace_moved_to_host") and number('vivace_cancels_total{cause="left"}'):
                 break
         assert number("vivace_moved_to_host") > 0 and number('vivace_cancels_total{cause="left"}') > 0
-        assert number("vivace_kv_blocks_available") == number("vivace_kv_blocks") == 6
+        assert number("vivace_kv_blocks_available") == number("vivace_kv_blocks") == 5
 
 
 def test_keys_that_are_none(tmp_path, capsys):
