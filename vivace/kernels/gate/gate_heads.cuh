@@ -32,38 +32,40 @@ __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant
   const E* const x = static_cast<const E*>(a.x) + t * a.x_stride + int64_t{n} * a.D;
   const E* const gate = static_cast<const E*>(a.gate) + t * a.gate_stride + int64_t{n} * a.G;
   E* const out = static_cast<E*>(a.out) + t * a.out_stride + int64_t{n} * a.D;
-  const auto read = [&](const E* p, int d, float (&v)[V]) {
-    if constexpr (P.vec == V) {
-      load<V>(p + d, v);
-    } else {
-#pragma unroll
-      for (int i = 0; i < V; ++i) v[i] = d + i < a.D ? to_float(p[d + i]) : 0.0f;
-    }
-  };
   float factor = 1.0f, v[V], g[V];
   if (a.weight != nullptr) {
     float square = 0.0f;
     for (int d = lane * V; d < a.D; d += 32 * V) {
-      read(x, d, v);
+      if constexpr (P.vec == V) {
+        load<V>(x + d, v);
 #pragma unroll
-      for (int i = 0; i < V; ++i) square += v[i] * v[i];
+        for (int i = 0; i < V; ++i) square += v[i] * v[i];
+      } else {
+        for (int i = d; i < min(d + V, a.D); ++i) square += to_float(x[i]) * to_float(x[i]);
+      }
     }
     factor = rsqrtf(warp_reduce(square, Sum{}) / static_cast<float>(a.D) + a.eps);
   }
   const bool one = a.G == 1;
   const float of_all = one ? to_float(gate[0]) : 0.0f;
+  const auto gated = [&](float value, float y, int d) {
+    const float open = sigmoid(y);
+    if (a.weight != nullptr) value *= factor * load_as_float(a.weight, a.weight_dtype, d);
+    return value * (a.silu ? y * open : open);
+  };
   for (int d = lane * V; d < a.D; d += 32 * V) {
-    read(x, d, v);
-    if (!one) read(gate, d, g);
+    if constexpr (P.vec == V) {
+      load<V>(x + d, v);
+      if (!one) load<V>(gate + d, g);
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      if (P.vec != V && d + i >= a.D) break;
-      const float y = one ? of_all : g[i], open = sigmoid(y);
-      if (a.weight != nullptr) v[i] *= factor * load_as_float(a.weight, a.weight_dtype, d + i);
-      v[i] *= a.silu ? y * open : open;
-      if constexpr (P.vec != V) out[d + i] = from_float<E>(v[i]);
+      for (int i = 0; i < V; ++i) v[i] = gated(v[i], one ? of_all : g[i], d + i);
+      store<V>(out + d, v);
+    } else {
+      for (int i = d; i < min(d + V, a.D); ++i) {
+        const float y = one ? of_all : to_float(gate[i]);
+        out[i] = from_float<E>(gated(to_float(x[i]), y, i));
+      }
     }
-    if constexpr (P.vec == V) store<V>(out + d, v);
   }
 }
 
