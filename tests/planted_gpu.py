@@ -165,7 +165,7 @@ FAULTS = [
     ("merge_states: weights are not against the largest", K + "attention/merge_states.cuh", "exp2f((w[u] - base) * unit)", "exp2f(w[u] * unit)", table("merge_states")),
     ("gated_delta: the state does not decay", K + "linear/gated_delta.cuh", "expf(a.decay[(t0 + thread) * a.decay_stride + hv])", "1.0f", table("gated_delta")),
     ("gated_delta: what the state holds is not taken off", K + "linear/gated_delta.cuh", "(values[u] - held)", "(values[u] - 0 * held)", table("gated_delta")),
-    ("gated_delta: the state is not left behind", K + "linear/gated_delta.cuh", "if (slot < 0 || !mine) return;", "return;", table("gated_delta")),
+    ("gated_delta: the state is not left behind", K + "linear/gated_delta.cuh", "if (slot < 0 || a.frozen || !mine) return;", "return;", table("gated_delta")),
     ("gated_delta: chunks forget what they began with", K + "linear/gated_delta_chunks.cuh", "const float keep = __expf(sums[kTokens - 1]);", "const float keep = 0.0f;", table("gated_delta")),
     ("gated_delta: a chunk's tokens do not correct one another", K + "linear/gated_delta_chunks.cuh", "j < r ? by * k_factor[j]", "j < r - 64 ? by * k_factor[j]", table("gated_delta")),
     ("gated_delta: a query does not read its own token", K + "linear/gated_delta_chunks.cuh", "w[e] = j <= r[i] ?", "w[e] = j < r[i] ?", table("gated_delta")),

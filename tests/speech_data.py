@@ -49,6 +49,9 @@ def librivox() -> dict[str, tuple[bytes, str]]:
 
 @functools.cache
 def weights(name: str) -> str:
+    """Of a model; with a speech model the detector of voices, which its options ask for."""
+    if name.startswith("whisper"):
+        fetch.fetch("silero-vad")
     return str(fetch.fetch(name))
 
 

@@ -85,7 +85,7 @@ struct TokenRow {
   int32_t slot = 0;   // whose sequence
   bool sample = false;  // the next token after this one is wanted
   bool prompt = false;  // of a prompt: its step is of the prefill class, also where all rows sample
-  bool guess = false;   // of what may follow: behind all rows that are none, and a recurrent state does not go over it
+  bool guess = false;   // of a recurrent model: what may follow; behind all other rows, and a state does not go over it
   int32_t image = -1;   // row of the images that see() took, which comes in the token's place; -1: the token itself
   std::array<int32_t, 3> shift = {};  // of models that see: what angles add to pos, by time, line and column
 };

@@ -416,7 +416,7 @@ Status Batcher::add_guesses(Job* job, size_t* spare) {
     const int32_t guess = job->guesses_[job->guessed_];
     if (guess < 0 || guess >= limits_.vocab) break;
     guess_rows_.push_back({guess, job->fed_ + static_cast<int32_t>(job->guessed_), job->slot_, true});
-    guess_rows_.back().guess = true;
+    guess_rows_.back().guess = limits_.recurrent;  // elsewhere a row like any other, also beside prompts'
   }
   job->drafted += static_cast<int64_t>(job->guessed_);
   model_.note_drafts(static_cast<int64_t>(job->guessed_), 0);
