@@ -148,7 +148,7 @@ def observe(policy, given, starts, clock=None) -> Calls:
 
 class Writer:
     """Keeps `streams` answers of a model under way, and counts their tokens; prompts=True: prompts of one token of answer, none like another.
-    All other prompts are the same one, whose KV blocks are found: what runs is decode, and the chip's clock is not that behind a prompt's products."""
+    All other prompts are the same one, whose KV blocks are found: what runs is decode; prompts are a row of their own."""
 
     def __init__(self, model, streams, prompt, tokens, prompts=False, ahead=None):
         self.model, self.tokens, self.prompts, self.prompt = model, tokens, prompts, prompt
