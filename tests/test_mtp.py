@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import openai
 import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -214,6 +213,7 @@ def test_turns_and_those_who_give_way(likely):
 
 def test_the_server_guesses_too(likely):
     """Clients at the same time, greedy and drawn: the text that the model has alone, in fewer steps than tokens."""
+    openai = pytest.importorskip("openai")
     words = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet())[:192])}, merges=[]))
     words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
     words.save(str(likely / "tokenizer.json"))

@@ -65,7 +65,7 @@ GPU = {
     "rms_gemm": {"": (3, 45)},
     "gemm_rms_rows": {"": (4, 40)},
 }
-GPU_FILES = {"test_chains": (3, 35), "test_rope_attention": (2, 45), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45), "test_portable": (4, 50), "test_gemm_epilogues": (4, 60)}
+GPU_FILES = {"test_chains": (3, 35), "test_rope_attention": (2, 45), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45), "test_portable": (4, 50), "test_gemm_epilogues": (4, 60), "test_arrays": (6, 40)}
 EACH = {"gemm": 3, "norm": 2, "attention": 2}  # shares of test_tactics.py's tests: see SHARES there
 
 

@@ -48,7 +48,7 @@ def bits(values):
     """Bytes a value, and where it is NaN: which one is a device's own."""
     values = values.reshape(-1)
     nan = np.isnan(values.astype(np.float64)) if values.dtype.kind not in "biu" else np.zeros(values.shape, bool)
-    return values.view(np.uint8).reshape(len(values), -1), nan
+    return values.view(np.uint8).reshape(len(values), values.itemsize), nan
 
 
 def same(cpu, gpu, ulps=0.0, size=0.0):
