@@ -107,6 +107,7 @@ FAULTS = [
     ("qkv_rope: tokens of a block have the first one's angles", K + "rope/qkv_ahead.cuh", "head.go(raw, angles[n],", "head.go(raw, angles[0],", table("qkv_rope")),
     ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
     ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
+    ("renorm_probs: a tiny largest value is not lifted", K + "sampling/row.cuh", "d < 0x1p-100f ? 0x1p+100f : 1.0f", "1.0f", table("renorm_probs")),
     ("advance: the turn does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),
     ("top_logprobs: a thread offers its best again", K + "sampling/top_logprobs.cuh", "if (r < top) mine", "if (r <= top) mine", table("top_logprobs")),
     ("top_logprobs: the sum counts what must not come", K + "sampling/top_logprobs.cuh", "if (!second_only) parts[1].join", "parts[1].join", table("top_logprobs")),

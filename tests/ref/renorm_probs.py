@@ -39,11 +39,11 @@ def bound(port, value, dtype, inputs):
 
 
 @functools.cache
-def scenario(T, V, spread, seed=0):
+def scenario(T, V, spread, seed=0, unit=1.0):
     rng = np.random.default_rng([T, V] + ([seed] if seed else []))
     rows = []
     while len(rows) < max(T, 1):  # of no row at all: the shapes of one
-        p = round_to(np.exp(spread * rng.standard_normal(V)) / V, "f32")
+        p = round_to(np.exp(spread * rng.standard_normal(V)) / V * unit, "f32")
         p[rng.random(V) < 0.1] = rng.choice([0.0, -1.0])
         if V > 8:
             p[:4] = p[5]  # ties
@@ -53,9 +53,9 @@ def scenario(T, V, spread, seed=0):
     return {k: np.stack([r[k] for r in rows])[:T] for k in rows[0]}
 
 
-def case(T, V, spread, ports, **options):
+def case(T, V, spread, ports, unit=1.0, **options):
     dtypes = {"probs": "f32", "out": "f32"} | {p: {"top_k": "i32", "top_p": "f32"}[p] for p in ports}
-    values = {p: (lambda rng, shape, p=p: scenario(T, V, spread)[p]) for p in ("probs", *ports)}
+    values = {p: (lambda rng, shape, p=p: scenario(T, V, spread, 0, unit)[p]) for p in ("probs", *ports)}
     if "rows" in options:
         dtypes["rows"] = "i32"
     return Case({"T": T, "V": V}, dtypes, values=values, **options)
@@ -70,13 +70,16 @@ CASES = [
     case(6, 64, 1.0, ("top_k", "top_p"), rows=2),
     Case({"T": 2, "V": 5}, {"probs": "f32", "out": "f32", "top_p": "f32"},
          values={"probs": np.array([[0, 0, -1, 0, 0], [0, 2.0, 0, 0, 0]]), "top_p": np.array([0.5, 0.5])}, note="nothing positive"),
+    case(5, 300, 2.0, ("top_p",), 2.0**-129, note="largest values whose reciprocal is infinite, and sums likewise"),
+    case(3, 16500, 2.0, ("top_k", "top_p"), 2.0**-128),
+    case(4, 2000, 1.0, ("top_p",), 2.0**110),
     Case({"T": 0, "V": 9}, {"probs": "f32", "out": "f32"}, values={"probs": np.zeros((0, 9))}),
 ]
 
 
 def contents(d, rng):
     """Rows where no rounding decides."""
-    return scenario.__wrapped__(d.dims["T"], d.dims["V"], float(rng.choice([0.01, 1.0, 3.0])), 1 + int(rng.integers(1 << 30)))
+    return scenario.__wrapped__(d.dims["T"], d.dims["V"], float(rng.choice([0.01, 1.0, 3.0])), 1 + int(rng.integers(1 << 30)), float(rng.choice([1.0, 2.0**-129, 2.0**100])))
 
 
 DOMAIN = Domain(contents=contents, work=lambda d: d.dims["T"] * (d.dims["V"] * 4 + 4000))

@@ -15,9 +15,10 @@ struct renorm_probs {
   using Args = kernels::RenormProbsArgs;
   static constexpr Port kPorts[] = {
       in("probs", "T,V", "f32",
-         "rows of probabilities, V <= 2^22, not necessarily of sum 1; what is negative or NaN counts as 0"),
+         "rows of probabilities, V <= 2^22, of any sum within f32; what is negative or NaN counts as 0"),
       out("out", "T,V", "f32",
-          "kept probabilities over their sum, 0 elsewhere; a row without a positive one gives zeros"),
+          "kept probabilities over their sum, 0 elsewhere; a row without a positive one gives zeros; where the sum is "
+          "infinite, finite ones give 0 and infinite ones NaN"),
       opt_in("top_k", "T", "i32", "keeps the k largest, ties by lower id; absent, 0, less, or V and more keep all"),
       opt_in("top_p", "T", "f32",
              "keeps the fewest largest of what top_k kept with share >= top_p of its sum, ties by lower id, at least "

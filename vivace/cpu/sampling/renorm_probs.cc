@@ -41,7 +41,9 @@ void renorm_row(const RenormProbsArgs& a, int64_t t) {
   const float share = a.top_p ? a.top_p[t] : 1.0f;
   if (k > 0 && k < a.V) cut = narrow(p, a.V, cut, static_cast<uint64_t>(k), [](float) { return uint64_t{1}; });
   if (share < 1.0f) {
-    const auto mass = [max](float x) { return static_cast<uint64_t>(x / max * kernels::kMassUnit); };
+    const auto mass = [max](float x) {  // max over max is 1 where both are infinite too
+      return static_cast<uint64_t>((x == max ? 1.0f : x / max) * kernels::kMassUnit);
+    };
     uint64_t total = 0;
     for (int64_t v = 0; v < a.V; ++v)
       if (p[v] > 0 && ranked(p[v], v) >= cut) total += mass(p[v]);

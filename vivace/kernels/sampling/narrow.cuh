@@ -48,8 +48,12 @@ struct Narrowing {
   __device__ __forceinline__ Narrowing(NarrowShared& shared, float max_score) : s(shared), max(max_score) {}
 
   __device__ __forceinline__ float weight(float z) const {
-    if constexpr (kKind == ScoreKind::probability) return quotient(z, max, __frcp_rn(max));
-    return z == max ? 1.0f : expf(z - max);
+    if (z == max) return 1.0f;  // of infinities too: a mass beyond kMassUnit would overflow the sums
+    if constexpr (kKind == ScoreKind::probability) {
+      const float up = lift(max), most = max * up;
+      return quotient(z * up, most, __frcp_rn(most));
+    }
+    return expf(z - max);
   }
   __device__ __forceinline__ uint64_t mass(float z) const {
     return static_cast<uint64_t>(__fmul_rn(weight(z), kMassUnit));

@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(P.threads) renorm_probs(const __grid_constant_
   ptx::cluster_sync<P.cluster>();
   sum = 0;
   for (int r = 0; r < P.cluster; ++r) sum += __uint_as_float(ptx::remote_load<P.cluster>(&scratch.lse_sum, r));
-  const float per_sum = __frcp_rn(sum);
+  const float up = lift(sum), whole = sum * up, per_whole = __frcp_rn(whole);
   for (int v = begin + tid; v < end; v += P.threads) {
     const float p = probs[v];
-    out[v] = p > 0 && ranked(p, v) >= narrowing.cut ? quotient(p, sum, per_sum) : 0.0f;
+    out[v] = p > 0 && ranked(p, v) >= narrowing.cut ? quotient(p * up, whole, per_whole) : 0.0f;
   }
   ptx::cluster_sync<P.cluster>();  // no block ends while another may read its shared memory
 }

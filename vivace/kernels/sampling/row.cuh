@@ -33,6 +33,9 @@ __device__ __forceinline__ float quotient(float x, float d, float reciprocal) {
   return fabsf(q) > 0x1p-90f && fabsf(q) < 0x1p+90f ? better : q;
 }
 
+/// What lifts a divisor, and all that is at most as large, to where its reciprocal is finite; else 1.
+__device__ __forceinline__ float lift(float d) { return d < 0x1p-100f ? 0x1p+100f : 1.0f; }
+
 /// The logits of row `t`.
 template <class In, SamplePolicy P>
 struct RawRow {
