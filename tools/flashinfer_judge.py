@@ -3,7 +3,7 @@
 
     python tools/flashinfer_judge.py --tests DIR [--out rows.jsonl] [--device cuda|cpu] [--seconds N] [--jobs N] [WORD ...]
 
-DIR holds FlashInfer's `tests` folder (its attention, page, norm, sampling, quantization and gemm tests and test_helpers; docs/flashinfer.md
+DIR holds FlashInfer's `tests` folder (its attention, page, norm, sampling, quantization, gemm and MoE tests and test_helpers; docs/flashinfer.md
 says how to fetch it). Files run in processes of their own, each for N seconds at most: every test of a small file, of a
 large one a drawn sample, so that each test function has its turns. WORDs choose files. The table that is printed:
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("pass", "refused", "wrong", "error", "late", "skip", "memory")
 MORE = ("utils/test_quantization.py", "utils/test_fp4_kv_quantization.py", "utils/test_pod_kernels.py", "utils/test_jit_example.py", "utils/test_triton_cascade.py",
         "utils/test_norm.py", "utils/test_activation.py", "utils/test_sampling.py", "gemm/test_bmm_bf16.py", "gemm/test_bmm_fp8.py", "gemm/test_mm_bf16.py", "gemm/test_group_gemm.py",
-        "gemm/test_groupwise_scaled_gemm_fp8.py")
+        "gemm/test_groupwise_scaled_gemm_fp8.py", "moe/test_trtllm_cutlass_fused_moe.py")
 
 
 def files_of(tests, words):

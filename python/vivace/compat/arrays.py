@@ -167,3 +167,26 @@ def into(given, x):
         return x
     given[...] = x
     return given
+
+
+def joined(a, b):
+    """a [..., m] and b [..., n] in a new array [..., m + n]."""
+    if is_torch(a):
+        import torch
+
+        return torch.cat((a, b), -1)
+    return np.concatenate((a, b), -1)
+
+
+def side_by_side(a, b):
+    """The array [..., m + n] that a [..., m] and b [..., n] are the two parts of, without a copy; None where they are not."""
+    steps = strides(a)
+    if a.dtype != b.dtype or a.shape[:-1] != b.shape[:-1] or steps[:-1] != strides(b)[:-1] or 1 not in (steps[-1], a.shape[-1]):
+        return None
+    bytes_each = a.element_size() if is_torch(a) else a.itemsize
+    start = [x.data_ptr() if is_torch(x) else x.__array_interface__["data"][0] for x in (a, b)]
+    if start[1] - start[0] != a.shape[-1] * bytes_each or is_torch(a) and a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return None
+    shape = (*a.shape[:-1], a.shape[-1] + b.shape[-1])
+    whole = a.as_strided(shape, steps) if is_torch(a) else np.lib.stride_tricks.as_strided(a, shape, a.strides)
+    return whole if rows_dense(whole) else None

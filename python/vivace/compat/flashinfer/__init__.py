@@ -1,5 +1,5 @@
 """FlashInfer's call names over Vivace's ops: attention (single and batch, prefill and decode, append, merge, cascade), norm, activation,
-rope, sampling, gemm, quantization; by name and in modules of the same names.
+rope, sampling, gemm, quantization, fused_moe, mla; by name and in modules of the same names.
 
     from vivace.compat import flashinfer
     o = flashinfer.single_decode_with_kv_cache(q, k, v)
@@ -18,7 +18,9 @@ from vivace.compat.flashinfer.composed import (BatchAttention, BatchAttentionWit
                                                PODWithPagedKVCacheWrapper, VariableBlockSparseAttentionWrapper)
 from vivace.compat.flashinfer.fp4 import (nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged, nvfp4_kv_quantize, nvfp4_quantize_append_paged_kv_cache,
                                           nvfp4_quantize_append_paged_kv_cache_with_slot_mapping)
+from vivace.compat.flashinfer.fused_moe import ActivationType, cutlass_fused_moe, fused_topk_deepseek
 from vivace.compat.flashinfer.gemm import SegmentGEMMWrapper, bmm_bf16, bmm_fp8, gemm_fp8_nt_blockscaled, gemm_fp8_nt_groupwise, mm_bf16
+from vivace.compat.flashinfer.mla import BatchMLAPagedAttentionWrapper, concat_mla_k, trtllm_batch_decode_with_kv_cache_mla
 from vivace.compat.flashinfer.norm import (fused_add_rmsnorm, fused_add_rmsnorm_quant, gemma_fused_add_rmsnorm, gemma_rmsnorm, layernorm, layernorm_quant, rmsnorm,
                                            rmsnorm_quant)
 from vivace.compat.flashinfer.page import append_paged_kv_cache, append_paged_mla_kv_cache, get_batch_indices_positions, get_seq_lens
