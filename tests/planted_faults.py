@@ -92,6 +92,8 @@ FAULTS = [
     ("names: the gate's rows come first", "python/vivace/compat/flashinfer/fused_moe.py", "gate=both[:, M:], up=both[:, :M]", "gate=both[:, :M], up=both[:, M:]", "tests/test_compat_flashinfer_moe.py -k experts"),
     ("names: absent experts' weights are read", "python/vivace/compat/flashinfer/fused_moe.py", "where(absent, 0.0, weights)", "weights", "tests/test_compat_flashinfer_moe.py -k absent"),
     ("names: copied latents keep the old pages", "python/vivace/compat/flashinfer/mla.py", 'self._separate["page_table"]\n', 'self._buffers["page_table"]\n', "tests/test_compat_flashinfer_mla.py -k requests"),
+    ("functions: a name's types are not held", "python/vivace/functions.py", "type_of(inputs[port]) != wanted", "type_of(inputs[port]) == 0", "tests/test_functions.py -k types_are_held"),
+    ("functions: fp8 is the result of a product", "python/vivace/functions.py", 'inputs if product else ("out",)', '("out",)', "tests/test_functions.py -k words_say"),
     ("names: offsets begin with the batch", "python/vivace/compat/flashinfer/rope.py", "as_i32(offsets) - begins[:-1]", "as_i32(offsets)", f"{NAMES} -k rope"),
     ("the last row is forgotten", "vivace/cpu/rows.h", "std::min(T, (chunk + 1) * together)", "std::min(T - 1, (chunk + 1) * together)", f"{OPS} -k norm", "vivace/cpu/norm/norm.cc"),
     ("the device-side row count is ignored", "vivace/cpu/norm/norm.cc", "valid_rows(a.rows, a.T)", "static_cast<int64_t>(a.T)", f"{OPS} -k norm"),

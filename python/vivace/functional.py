@@ -48,6 +48,8 @@ class Form:
                 if shapes and name in shapes:
                     shape = shapes[name]
                     _bind(dims, p["shape"], shape)
+                elif "?" in p["shape"]:
+                    raise InvalidShapeError(f"{self.name}: {name}: no input's shape says its own; give {name}_shape")
                 else:
                     shape = [_value(d, dims) for d in p["shape"].split(",")]
             except KeyError as e:
