@@ -48,6 +48,14 @@ def test_the_program_of_the_cpp_page_is_the_example_that_is_built():
     assert f"```cpp\n{program}```" in (ROOT / "docs/cpp.md").read_text()
 
 
+def test_cpp_pages_show_code_of_examples():
+    """What begins with an include or is indented is part of an example, which installed_package.sh builds; the rest is a call or two."""
+    page, sources = (ROOT / "docs/cpp.md").read_text(), [f.read_text() for f in (ROOT / "examples/cpp").rglob("*.c[cu]")]
+    shown = [code for code in re.findall(r"^```cpp\n(.*?)^```$", page, re.M | re.S) if code.startswith(("//", "  "))]
+    assert len(shown) == 2 and all(any(code in source for source in sources) for code in shown)
+    assert page.index("int main(") < page.index("## Linking")  # the page begins with a program
+
+
 def test_a_broken_snippet_would_fail(tmp_path):
     assert _run("python", "raise SystemExit(3)", tmp_path).returncode == 3
     assert _run("sh", "false\ntrue\n", tmp_path).returncode != 0

@@ -40,6 +40,30 @@ done
 said=$("$work/cpp/robot_loop/robot_loop" 127.0.0.1 1 1 2>&1) && fail "robot_loop: nobody listens, and it said: $said"
 grep -q "Connection refused" <<<"$said" || fail "robot_loop: $said"
 
+# The same by pkg-config, from a prefix that was moved.
+if command -v pkg-config >/dev/null; then
+  cp -r "$work/prefix" "$work/moved"
+  PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name vivace.pc)") && export PKG_CONFIG_PATH
+  [ "$(pkg-config --modversion vivace vivace-cpp vivace-kernels | sort -u)" = "$version" ] || fail "pkg-config: not version $version"
+  # shellcheck disable=SC2046
+  "$cxx" -xc++ -std=c++20 "$source_dir/examples/cpp/exec_hello/exec_hello.cc" $(pkg-config --cflags vivace-cpp) -xnone $(pkg-config --libs vivace-cpp) -o "$work/by_pkg_config" >>"$work/log" 2>&1 &&
+    cc "$source_dir/examples/c/generate_ids/generate_ids.c" $(pkg-config --cflags --libs vivace) -Wl,-rpath,"$(pkg-config --variable=libdir vivace)" -o "$work/by_pkg_config_c" >>"$work/log" 2>&1 ||
+    { cat "$work/log"; fail "pkg-config: a program does not build"; }
+  grep -qxF "x = 89, y = 55 after 5 runs" <<<"$("$work/by_pkg_config")" || fail "pkg-config: exec_hello"
+  [ "$("$work/by_pkg_config_c" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)" = "$same" ] || fail "pkg-config: generate_ids in C"
+  case "$(pkg-config --libs vivace-kernels)" in *vivace*) fail "pkg-config: vivace-kernels links a library" ;; esac
+fi
+
+# A kernel from the headers alone, compiled by NVRTC: a machine without a GPU compiles it, too.
+toolkit=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
+if [ -e "$toolkit/include/nvrtc.h" ] && [ -e "$toolkit/lib64/libnvrtc.so" ]; then
+  cmake -S "$source_dir/examples/cpp/raw_kernel" -B "$work/cpp/raw_kernel" -DCMAKE_PREFIX_PATH="$work/prefix" -DCUDAToolkit_ROOT="$toolkit" -DCMAKE_CXX_COMPILER="$cxx" \
+    -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" >>"$work/log" 2>&1 && cmake --build "$work/cpp/raw_kernel" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  said=$("$work/cpp/raw_kernel/raw_kernel") || fail "raw_kernel: $said"
+  grep -q "softmax.*: compiled" <<<"$said" && grep -qE "^(no GPU|softmax of 3 rows)" <<<"$said" || fail "raw_kernel: $said"
+  nm "$work/cpp/raw_kernel/raw_kernel" | grep -qE "\bvv_|vivace3(ops|jit|exec)|vivace6device" && fail "raw_kernel links Vivace's library"
+fi
+
 # Kernels compiled by the user's nvcc.
 if command -v nvcc >/dev/null; then
   flags=(-DCMAKE_CUDA_ARCHITECTURES=90a -DCMAKE_CUDA_FLAGS="--threads 2" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CUDA_HOST_COMPILER="$cxx")
