@@ -172,6 +172,7 @@ FAULTS = [
     ("causal_conv: the state is one token old", "vivace/cpu/linear/causal_conv.cc", "std::copy_n(window[k + 1], count, state", "std::copy_n(window[k], count, state", f"{OPS} -k causal_conv"),
     ("causal_conv: rows behind the last reach the state", "vivace/cpu/linear/causal_conv.cc", "static_cast<int32_t>(valid_rows(a.rows, a.T))", "a.T", "tests/test_hybrid.py -k pad"),
     ("a sequence begins with its predecessor's state", "vivace/models/decoder/step_io.cc", "rows[i].pos == 0 ? 1 : 0", "0", "tests/test_hybrid.py -k 'side or forward'"),
+    ("hybrids: scales of heads as they are before their gate", "vivace/models/decoder/introspection.cc", "(carries || config_.has(kGatedAttention))", "carries", "tests/test_hybrid_fp8.py -k magnitudes"),
     ("a position that a state has behind it is taken", "vivace/models/decoder/steps.cc", "r.pos != next && (goes_on", "r.pos > next && (goes_on", "tests/test_hybrid.py -k forward"),
     ("a state goes over guesses", "vivace/cpu/linear/gated_delta.cc", "slot < 0 || a.frozen", "slot < 0", f"{MTP} -k leaves_the_state"),
     ("a convolution goes over guesses", "vivace/cpu/linear/causal_conv.cc", "row >= 0 && !a.frozen", "row >= 0", f"{MTP} -k leaves_the_state"),

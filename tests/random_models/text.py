@@ -29,8 +29,6 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
         if group * kv <= 64 and group * kv * dim <= most and (not crowd or group * kv <= 32):
             break
     precision = r.choice(("f32", "f32", "bf16", "bf16", "bf16", "w8a16", "fp8", "int4"))
-    if (family in EXPERTS or hybrid) and precision == "fp8":
-        precision = "bf16"
     if group * kv * dim % 32 and precision == "int4":
         precision = "bf16"
     unit = 32 if precision == "int4" else 8 if r.random() < 0.5 else 16

@@ -28,8 +28,10 @@ class Decoder:
 
     # ---- parts ----
 
-    def product(self, x, w, bias=None):
-        y = self.a.enters(x) @ self.a.weight(w).T
+    def product(self, x, w, bias=None, narrow=True):
+        """`narrow` is false for what no plan of 8 bits touches."""
+        a = self.a if narrow else self.a.in_expert()
+        y = a.enters(x) @ a.weight(w).T
         return y if bias is None else y + self.a.value(bias)
 
     def norm(self, x, name):
@@ -66,7 +68,7 @@ class Decoder:
         """The gated delta rule, a token after the other."""
         a, T, p = self.a, len(x), p + "linear_attn."
         Hk, Hv, D, Dv = (self.c[f"linear_{n}"] for n in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
-        mixed, z, beta, time = (a.value(self.product(x, self.w[f"{p}in_proj_{n}.weight"])) for n in ("qkv", "z", "b", "a"))
+        mixed, z, beta, time = (a.value(self.product(x, self.w[f"{p}in_proj_{n}.weight"], narrow=len(n) > 1 or n == "z")) for n in ("qkv", "z", "b", "a"))
         taps = a.value(self.w[p + "conv1d.weight"][:, 0])
         line = np.concatenate([np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed])
         mixed = a.value(silu(sum(line[k : k + T] * taps[:, k] for k in range(taps.shape[1]))))
@@ -113,9 +115,9 @@ class Decoder:
             out = a.value(out / (1 + np.exp(-a.value(gate))))
         return self.product(out, self.w[p + "attn.c_proj.weight"].T, self.w[p + "attn.c_proj.bias"]) if self.plain else self.product(out, self.w[p + "self_attn.o_proj.weight"])
 
-    def gated(self, x, gate, up, down):
+    def gated(self, x, gate, up, down, narrow=True):
         act = gelu if self.gemma else silu
-        return self.product(self.a.value(act(self.product(x, gate)) * self.product(x, up)), down)
+        return self.product(self.a.value(act(self.product(x, gate, narrow=narrow)) * self.product(x, up, narrow=narrow)), down, narrow=narrow)
 
     def mlp(self, x, p):
         if self.plain:
@@ -143,9 +145,9 @@ class Decoder:
                 matrices = (*np.split(self.w[p + "mlp.experts.gate_up_proj"][e], 2), self.w[p + "mlp.experts.down_proj"][e])
             else:
                 matrices = (self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)
-            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *matrices))
+            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *matrices, narrow=False))
         if self.hybrid:
-            out = out + self.gated(x, *(self.w[f"{p}mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down"))) / (1 + np.exp(-(x @ self.w[p + "mlp.shared_expert_gate.weight"].T)))
+            out = out + self.gated(x, *(self.w[f"{p}mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down")), narrow=False) / (1 + np.exp(-(x @ self.w[p + "mlp.shared_expert_gate.weight"].T)))
         return out
 
     # ---- the whole ----

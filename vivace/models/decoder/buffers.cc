@@ -29,6 +29,8 @@ void DecoderModel::declare_buffers() {
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", act, Shape(T, c.hidden), &b.hidden);
   declare("normed", plan_.eight_in() ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
+  if (plan_.eight_in() && (c.has(kExperts) || c.recurrent_layers() > 0))
+    declare("normed_wide", act, Shape(T, c.hidden), &b.normed_wide);
   declare("qkv", act, Shape(T, qkv_columns(c)), &b.qkv);
   declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
@@ -60,7 +62,7 @@ void DecoderModel::declare_buffers() {
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
   if (plan_.eight_in()) {
-    declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.quantized);
+    declare("codes", DType::e4m3, Shape(T, std::max({c.q_width(), c.mlp, c.linear.v_width()})), &b.quantized);
     declare("last_quantized", DType::e4m3, Shape(R, c.hidden), &b.last_quantized);
   }
   if (plan_.entry == ActQuant::plain) {

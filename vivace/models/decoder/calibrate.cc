@@ -37,10 +37,15 @@ Result<std::vector<float>> SiteHistograms::scales(double percentile) const {
   if (!(percentile > 50 && percentile <= 100))
     return Status(Code::kInvalidArgument, strf("percentile: wanted a value above 50, to 100, got %g", percentile));
   std::vector<float> all;
+  bool any = false;
   for (const auto& bins : bins_) {
     uint64_t total = 0, seen = 0;
     for (const uint32_t n : bins) total += n;
-    if (total == 0) return Status(Code::kInvalidArgument, "calibrate: no prompt, or empty ones: nothing was seen");
+    any = any || total > 0;
+    if (total == 0) {
+      all.push_back(1.0f);
+      continue;
+    }
     size_t bin = 0;
     for (; bin + 1 < kBins; ++bin) {
       seen += bins[bin];
@@ -49,6 +54,7 @@ Result<std::vector<float>> SiteHistograms::scales(double percentile) const {
     const float largest = f32_of_bf16(static_cast<uint16_t>(bin));
     all.push_back(largest / kLargest > 0 ? largest / kLargest : 1.0f);
   }
+  if (!any) return Status(Code::kInvalidArgument, "calibrate: no prompt, or empty ones: nothing was seen");
   return all;
 }
 

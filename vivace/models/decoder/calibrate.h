@@ -15,7 +15,8 @@ class SiteHistograms {
   /// Counts a dense tensor of bf16 or f32 in host memory. Errors: Unsupported for other dtypes, NaN and infinity.
   Status add(int64_t site, const Tensor& values);
   /// Of each site, the least magnitude that `percentile` percent of its values do not exceed, over e4m3's largest;
-  /// 1 where all are zero. Errors: InvalidArgument (percentile outside (50, 100], nothing counted).
+  /// 1 where all are zero, or none was counted. Errors: InvalidArgument (percentile outside (50, 100], nothing counted
+  /// at all).
   Result<std::vector<float>> scales(double percentile) const;
 
  private:

@@ -163,8 +163,6 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
     return Status(
         Code::kUnsupported,
         strf("calibrate: precision %s has no unrounded activations to look at; load the model in bf16", plan_.name));
-  if (config_.has(kExperts))
-    return Status(Code::kUnsupported, "calibrate: products of experts take no e4m3 activations");
   SiteHistograms sites(site_count(config_));
   for (const std::vector<int32_t>& prompt : prompts) {
     VV_TRY(start(0, {}, static_cast<int>(std::min<size_t>(prompt.size(), static_cast<size_t>(limits_.context)))));
@@ -175,9 +173,16 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
       rows.back().sample = true;
       int64_t site = 0;
       VV_TRY(observe_ops(rows, [&](const char* op, const char*, const Tensor& there) -> Status {
-        const bool head = site == site_count(config_) - 1;
-        const void* const wanted[] = {buffers_.normed.data, buffers_.attended.data, buffers_.normed.data,
-                                      buffers_.mlp.data};
+        const int64_t last = site_count(config_) - 1;
+        if (config_.has(kExperts) && site % kSites == kInner) ++site;  // products of experts take 16 bits
+        const bool head = site == last;
+        const bool carries = !head && config_.is_recurrent(static_cast<size_t>(site / kSites));
+        const void* const wanted[] = {buffers_.normed.data, (carries ? buffers_.delta : buffers_.attended).data,
+                                      buffers_.normed.data, buffers_.mlp.data};
+        // What attention gave is written again by its gate, a delta rule's heads by theirs.
+        if (!head && site % kSites == kAttended && (carries || config_.has(kGatedAttention)) &&
+            std::string_view(op) != "gate_heads")
+          return {};
         const bool final_norm = head && std::string_view(op) == "norm" &&
                                 (there.data == buffers_.normed.data || there.data == buffers_.last.data ||
                                  there.data == buffers_.last_branch.data);

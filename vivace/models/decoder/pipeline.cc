@@ -38,6 +38,7 @@ class Step {
         moved_(context.moved != nullptr ? *context.moved : in),
         deferred_(context.deferred_norms && T <= kDeferredNormRows && !in.image.present()),
         guesses_(context.guesses),
+        entry_(context.plan.entry),
         hidden_(top(b_.hidden, T)),
         pos_(top(in.pos, T)),
         slot_(top(in.slot, T)),
@@ -84,6 +85,7 @@ class Step {
     const DraftWeights& d = w_.draft;
     const Tensor both = top(b_.draft_in, T_), heard = slice(b_.heard, own(), R_);
     drafts_ = true;
+    entry_ = ActQuant::plain;  // its matrices are 16-bit under every plan of e4m3 activations
     VV_TRY(op_.gather(w_.embed, top(in_.tokens, T_), hidden_));
     VV_TRY(op_.norm(hidden_, norm_by(d.embed_norm, {}), {columns(both, 0, c_.hidden)}));
     if (in_.source.present()) VV_TRY(op_.gather(b_.heard, top(in_.source, T_), hidden_));
@@ -130,7 +132,7 @@ class Step {
       if (gates > 0) VV_TRY(op_.linear(normed_, {w.attn_gate}, columns(all, nq + 2 * nk, nq)));
     }
     Rows entering;
-    if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows)
+    if (entry_ == ActQuant::per_tensor && T_ <= kQuantizedRows && gates == 0)
       entering = quantized(b_.quantized, {}, T_, at(kAttended)),
       entering.x = columns(entering.x, 0, nq);  // attention writes them itself
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer - carried_),
@@ -170,10 +172,15 @@ class Step {
     const RecurrentConfig& r = c_.linear;
     const int64_t C = r.conv_width(), K = r.k_width(), V = r.v_width(), H = r.v_heads;
     const Tensor in = columns(top(b_.qkv, T_), 0, C + V), ba = columns(top(b_.qkv, T_), C + V, 2 * H);
-    VV_TRY(add_norm(norm_by(w.attn_norm, {}), kAttentionIn));
+    VV_TRY(add_norm(norm_by(w.attn_norm, {}), kAttentionIn, true));
     VV_TRY(settle());
+    Rows entering = normed_;
+    if (eight()) {
+      entering = quantized(b_.normed, b_.normed_scale, T_, at(kAttentionIn));
+      VV_TRY(op_.quantize(normed_.x, entering));
+    }
     if (w.delta_in.present()) {
-      VV_TRY(op_.linear(normed_, {w.delta_in, {}, w.delta_in_scale}, in));
+      VV_TRY(op_.linear(entering, {w.delta_in, {}, w.delta_in_scale}, in));
     } else {
       VV_TRY(op_.linear(normed_, {w.conv_in}, columns(in, 0, C)));
       VV_TRY(op_.linear(normed_, {w.delta_gate}, columns(in, C, V)));
@@ -236,7 +243,8 @@ class Step {
     VV_TRY(gate(delta, heads(columns(in, C, V), H), "silu", w.delta_norm));
     VV_TRY(point());
     ++carried_;
-    return op_.linear({flat(delta)}, {w.o, {}, w.o_scale}, hidden_, {.residual = hidden_});
+    VV_TRY(enter(flat(delta), kAttended, &entering));
+    return op_.linear(entering, {w.o, {}, w.o_scale}, hidden_, {.residual = hidden_});
   }
   /// All slots' rows of this layer's state, from float `first` on.
   Tensor state(int64_t first, const Shape& shape) const {
@@ -258,7 +266,7 @@ class Step {
   }
 
   Status mlp(const LayerWeights& w) {
-    VV_TRY(add_norm(norm_by(w.mlp_norm, w.mlp_norm_bias), kMlpIn));
+    VV_TRY(add_norm(norm_by(w.mlp_norm, w.mlp_norm_bias), kMlpIn, c_.has(kExperts)));
     const Tensor out = target(w.mlp_post_norm), plus = residual(w.mlp_post_norm);
     if (c_.has(kExperts)) {
       VV_TRY(settle());
@@ -341,8 +349,10 @@ class Step {
     const NormBy by = norm_by(final_norm(), w_.final_norm_bias);
     if (drafts_) {
       VV_TRY(hear(last, own(), R_));
-      if (c_.drafts_from_normed) entering.x = slice(b_.heard, own(), R_);
-      else VV_TRY(op_.norm(last, by, entering));
+      const Tensor heard = slice(b_.heard, own(), R_);
+      if (!c_.drafts_from_normed) VV_TRY(op_.norm(last, by, entering));
+      else if (plan_.eight_in()) VV_TRY(op_.quantize(heard, entering));
+      else entering.x = heard;
     } else if (folds(by)) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
@@ -385,9 +395,13 @@ class Step {
   NormBy norm_by(const Tensor& weight, const Tensor& bias) const {
     return {weight, bias, {}, c_.has(kLayerNorm) ? "layer" : "rms"};
   }
-  /// normed = norm of the residual stream, which first takes in what waits in branch.
-  Status add_norm(const NormBy& by, Site site) {
-    normed_ = plan_.eight_in() ? quantized(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_)};
+  /// Whether activations enter products of this step's layers as e4m3.
+  bool eight() const { return entry_ != ActQuant::plain; }
+  /// normed = norm of the residual stream, which first takes in what waits in branch; `wide`: in 16 bits under every
+  /// plan.
+  Status add_norm(const NormBy& by, Site site, bool wide = false) {
+    normed_ = eight() && !wide ? quantized(b_.normed, b_.normed_scale, T_, at(site))
+                               : Rows{top(plan_.eight_in() ? b_.normed_wide : b_.normed, T_)};
     if (deferred_) {
       normed_ = deferred_rows();
       return std::exchange(scaled_, false) ? Status() : op_.defer_norm(hidden_, by, normed_);
@@ -404,7 +418,7 @@ class Step {
   /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand
   /// over.
   bool folds(const NormBy& by) const {
-    return !waiting_ && !by.bias.present() && by.kind == "rms" && plan_.entry != ActQuant::per_token;
+    return !waiting_ && !by.bias.present() && by.kind == "rms" && entry_ != ActQuant::per_token;
   }
   /// Where the residual stream goes for products that take its norm.
   Rows deferred_rows() const {
@@ -439,7 +453,7 @@ class Step {
   }
   /// What the MLP's first half writes: codes, where their scale is known before.
   Rows inner_rows() const {
-    if (plan_.entry != ActQuant::per_tensor) return {top(b_.mlp, T_)};
+    if (entry_ != ActQuant::per_tensor) return {top(b_.mlp, T_)};
     Rows r = quantized(b_.quantized, {}, T_, at(kInner));
     r.x = columns(r.x, 0, c_.mlp);
     return r;
@@ -447,7 +461,7 @@ class Step {
   /// x as it enters a product: itself, or quantized into codes.
   Status enter(const Tensor& x, Site site, Rows* out) {
     *out = {x};
-    if (!plan_.eight_in()) return {};
+    if (!eight()) return {};
     *out = quantized(b_.quantized, b_.quantized_scale, T_, at(site));
     out->x = columns(out->x, 0, x.shape[1]);
     return op_.quantize(x, *out);
@@ -497,6 +511,7 @@ class Step {
   const StepInputs& moved_;
   bool deferred_;           // see deferred_norms()
   bool guesses_;
+  ActQuant entry_;        // of the layers' products; the head's is the plan's
   bool drafts_ = false;   // this is the draft layer
   bool scaled_ = false;   // normed and squares have what the next norm's product takes
   Tensor hidden_;

@@ -56,6 +56,8 @@ struct StepBuffers {
   // Scratch, act unless it says otherwise.
   Tensor hidden;                   // [T, H] the residual stream
   Tensor normed;                   // [T, H]; e4m3 where activations enter products so
+  Tensor normed_wide;              // [T, H] where normed is e4m3 and some products take 16 bits: of experts, of a
+                                   // recurrent layer's decay and correction, of the draft layer
   Tensor branch;                   // [T, H] what will join the residual stream; families that need it
   Tensor qkv, q, attended;         // [T, (Hq+2Hkv)*D and what gates need], [T, Hq, D] x 2
   Tensor conv, delta;              // [T, C], [T, Hv*Dv] of recurrent layers

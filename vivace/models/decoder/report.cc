@@ -21,11 +21,22 @@ engine::Forms forms_of(const DecoderWeights& w) {
     else if (l.qkv.present())
       forms.add("layers", "qkv", l.qkv);
     else for (const Tensor* t : {&l.q, &l.k, &l.v}) forms.add("layers", "qkv", *t);
+    if (l.delta_ba.present()) forms.add("layers", "decay", l.delta_ba);
+    else for (const Tensor* t : {&l.delta_b, &l.delta_a}) forms.add("layers", "decay", *t);
+    forms.add("layers", "convolution", l.conv);
     forms.add("layers", "o", l.o);
     forms.add("layers", "router", l.router);
     if (l.gate_up.present()) forms.add("layers", "gate_up", l.gate_up);
     else for (const Tensor* t : {&l.gate, &l.up}) forms.add("layers", "gate_up", *t);
     forms.add("layers", "down", l.down);
+    for (const Tensor* t : {&l.shared_open, &l.shared_gate, &l.shared_up, &l.shared_down})
+      forms.add("layers", "shared_expert", *t);
+  }
+  if (w.draft.fc.present()) {
+    const LayerWeights& d = w.draft.layer;
+    for (const Tensor* t :
+         {&w.draft.fc, &d.qkv, &d.q, &d.k, &d.v, &d.o, &d.router, &d.gate_up, &d.gate, &d.up, &d.down})
+      forms.add("draft_layer", *t);
   }
   forms.add("head", w.head);
   return forms;

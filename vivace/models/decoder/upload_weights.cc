@@ -169,13 +169,6 @@ void upload_layer(LayerUploader& p, WeightUploader* to, const DecoderConfig& con
 Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime,
                       const engine::WeightSource& source, DecoderWeights* weights, WeightUploader* uploader,
                       int64_t resident, std::vector<WeightUploader>* streamed) {
-  if (plan.eight_in() && config.has(kRecurrent))
-    return Status(
-        Code::kUnsupported,
-        strf("precision %s: layers with a recurrent state take no e4m3 activations; use w8a16 or bf16", plan.name));
-  if (plan.eight_in() && config.has(kExperts))
-    return Status(Code::kUnsupported,
-                  strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (quantizes(plan) && is_block(weights->layers.front().o.dtype) &&
       (!plan.keeps_blocks || !narrows_any(plan, *weights)))
     return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native",
@@ -224,8 +217,11 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
   if (config.drafts) {
     DraftWeights& d = weights->draft;
     for (Tensor* t : {&d.embed_norm, &d.hidden_norm, &d.norm}) p.vector(t);
-    p.matrix(&d.fc, &d.fc_scale);
-    upload_layer(p, uploader, config, runtime.place(), d.layer);
+    PrecisionPlan half = plan;  // one layer, whose activations nobody calibrates
+    if (plan.eight_in()) half.plain = Plain::half;
+    LayerUploader of_draft(half, source, uploader);
+    of_draft.matrix(&d.fc, &d.fc_scale);
+    upload_layer(of_draft, uploader, config, runtime.place(), d.layer);
   }
   return {};
 }
