@@ -33,9 +33,9 @@ PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwe
 CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w8a16", "auto", (1, 8)), ("qwen3-8b", "w4a16", "auto", (1, 8, 32)), ("qwen3-8b", "int4", "auto", (1, 8, 32)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,)),
-         ("qwen3.6-27b", "bf16", "auto", (1, 8)), ("qwen3.6-27b", "w8a16", "auto", (1,)), ("qwen3.6-27b", "w4a16", "auto", (1, 8)),
+         ("qwen3.6-27b", "bf16", "auto", (1, 8)), ("qwen3.6-27b", "w8a16", "auto", (1,)), ("qwen3.6-27b", "fp8", "auto", (1,)), ("qwen3.6-27b", "fp8_static", "auto", (1, 8)), ("qwen3.6-27b", "w4a16", "auto", (1, 8)),
          # w8a16 and w4a16 leave the matrices of experts 16-bit, int4 does not.
-         ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
+         ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8_static", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
