@@ -176,6 +176,8 @@ FAULTS = [
     ("a position that a state has behind it is taken", "vivace/models/decoder/steps.cc", "r.pos != next && (goes_on", "r.pos > next && (goes_on", "tests/test_hybrid.py -k forward"),
     ("a state goes over guesses", "vivace/cpu/linear/gated_delta.cc", "slot < 0 || a.frozen", "slot < 0", f"{MTP} -k leaves_the_state"),
     ("a convolution goes over guesses", "vivace/cpu/linear/causal_conv.cc", "row >= 0 && !a.frozen", "row >= 0", f"{MTP} -k leaves_the_state"),
+    ("moe_route: a shared expert is taken whole", "vivace/cpu/moe/moe_route.cc", "w[K] = 1.0f / (1.0f + std::exp(-x[E]))", "w[K] = 1.0f", f"{OPS} -k moe_route"),
+    ("the shared expert's up is its gate", "vivace/engine/weight_uploader.cc", "pieces.push_back({behind[i],", "pieces.push_back({behind[0],", "tests/test_hybrid.py -k shared_expert"),
     ("a guess that was right never enters the state", "vivace/serve/batcher.cc", "static_cast<int>(job->checked_) - 1", "0", f"{MTP} -k change_no_token"),
     ("draws behind wrong guesses count", "vivace/serve/batcher.cc", "job->guesses_[job->checked_ - 1] != job->last_) return {};", "false) return {};", f"{MTP} -k change_no_token"),
     ("draws of rows that come once more count", "vivace/serve/batcher.cc", "job->dropped_ = again;", "job->dropped_ = 0;", f"{MTP} -k change_no_token"),

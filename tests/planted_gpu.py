@@ -248,6 +248,8 @@ FAULTS = [
     ("grouped_gated_gemm: ups of other columns", K + "moe/grouped_wgmma.cuh", "at(kColumns + column)", "at(column)", table("grouped_gated_gemm")),
     ("grouped_gemm: one row for all is taken for one of many", K + "moe/grouped_wgmma.cuh", "one ? 0 : tile.first + b * P.box()", "tile.first + b * P.box()", table("grouped_gemm")),
     ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "mine_p / mass : mine_p", "mine_p : mine_p", table("moe_route")),
+    ("moe_route: one token's rows lack the shared expert's", K + "moe/moe_route.cuh", "int before = e > E;", "int before = 0;", table("moe_route")),
+    ("moe_route: many tokens' shared expert is taken by half", K + "moe/moe_route.cuh", "route_shared(to_float(logits_of(t)[E]))", "0.5f", table("moe_route")),
     ("moe_route: a block's places start at nought", K + "moe/moe_route.cuh", "if (r < rank) before += n;", "", tactics("moe_route")),
     ("moe_combine: the residual is left out", K + "moe/moe_combine.cuh", "sum[i][e] = plus[i][e] + sum[i][e]", "sum[i][e] = 0.0f * plus[i][e] + sum[i][e]", table("moe_combine")),
     # What a fuzzer from outside found once, found by the one of the house.

@@ -202,6 +202,40 @@ def test_published_layouts_are_the_same_model(tmp_path, whole):
     same(feed(load(folder), ids, [LONG]), logits[-1:], True)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "w8a16"])
+def test_a_shared_expert_of_the_others_size_is_one_more(tmp_path, precision):
+    """16-bit experts: it is chosen by moe_route, and what comes out is as near the reference as where it stays apart, which it
+    does in f32, and where rows of zeros make it wider."""
+    source, weights = json.loads((TINY / "qwen35_moe" / "config.json").read_text()), load_file(TINY / "qwen35_moe" / "model.safetensors")
+    few, width, ids = source["num_experts_per_tok"], source["moe_intermediate_size"], drawn(40, 5)
+    weights = {k: 3 * v if "shared_expert_gate" in k else v for k, v in weights.items()}  # some rows take much of it, some little
+    far, chosen, first = {}, {}, None
+    for extra in (0, 8):
+        folder, own = tmp_path / str(extra), dict(weights)
+        folder.mkdir()
+        for key in [k for k in own if ".shared_expert." in k]:
+            axis = 1 if "down_proj" in key else 0
+            own[key] = np.pad(np.take(own[key], range(width), axis), [(0, extra * (axis == a)) for a in (0, 1)])
+        (folder / "config.json").write_text(json.dumps(source | {"shared_expert_intermediate_size": width + extra}))
+        save_file(own, folder / "model.safetensors")
+        reference = Decoder(json.loads((folder / "config.json").read_text()), own)
+        want, clear = reference.logits(ids), reference.closest > 0.05  # whose choice no rounding changes
+        first = want if first is None else first
+        np.testing.assert_allclose(want, first, rtol=0, atol=1e-9)
+        assert clear.sum() > 4
+        clear = np.arange(len(ids)) < max(4, np.argmin(clear))
+        for plan in ("f32", precision):
+            core = load(folder, precision=plan, kv_dtype="f32" if plan == "f32" else "auto", max_batch=len(ids))
+            core.start(0)
+            core.step([(t, i, 0, True) for i, t in enumerate(ids)])
+            got = last(core)
+            far[extra, plan] = np.linalg.norm(got[clear] - want[clear]) / np.linalg.norm(want[clear])
+            core.start(0)
+            chosen[extra, plan] = {shape[-1] for op, port, _, shape, _ in core.observe([(t, i, 0, i == 4) for i, t in enumerate(ids[:5])]) if (op, port) == ("moe_route", "weights")}
+    assert chosen == {(0, "f32"): {few}, (0, precision): {few + 1}, (8, "f32"): {few}, (8, precision): {few}}
+    assert far[0, precision] < 1.25 * far[8, precision] < {"bf16": 0.1, "w8a16": 0.3}[precision] and far[0, "f32"] < TOLERANCE > far[8, "f32"], far
+
+
 def test_what_is_not_served_says_so(tmp_path):
     with vivace.load_model(TINY / "qwen35", device=DEVICE, max_batch=4) as model:
         with pytest.raises(vivace.UnsupportedError, match="recurrent state cannot go back"):

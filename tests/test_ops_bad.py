@@ -256,6 +256,13 @@ def test_rows_of_grouped_products():
         ops.grouped_gated_gemm(x=x, w=w, offsets=offsets, gate_up=out, out=np.zeros((5, 2), "f4"))
 
 
+@pytest.mark.parametrize("K, E", [(1, 4), (1, 1)])
+def test_a_shared_expert_alone(K, E):
+    i4 = lambda *shape: np.zeros(shape, "i4")  # noqa: E731
+    with pytest.raises(vivace.InvalidShapeError, match=f"^moe_route: wanted 2 <= K beside a shared expert, which is one of the K; got K {K} and E {E}"):
+        ops.moe_route(logits=np.zeros((3, E), "f4"), weights=np.zeros((3, K), "f4"), place=i4(3, K), token=i4(3 * K), offsets=i4(E + 1), shared=True)
+
+
 @pytest.mark.parametrize("w, more, says", [
     ("q4_0", {"quant": "q9"}, "quant"),
     ("f4", {"quant": "q8"}, "quant=q8 needs a block-quantized w, got f32; use quant=f32"),

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "vivace/base/float_types.h"
 #include "vivace/engine/runtime.h"
 
 namespace vivace::engine {
@@ -62,6 +63,36 @@ TEST_P(JoinedInTurn, AndPlainOnesBecomeBlocks) {
   apart.add(&up, DType::q4_0);
   ASSERT_TRUE(apart.commit(*machine).ok());
   for (int64_t r = 0; r < 2 * kRows; ++r) EXPECT_EQ(row(whole, r), row(r % 2 == 0 ? gate : up, r / 2)) << r;
+}
+
+/// Two experts and one more: gates and ups alternate by expert, and the views have all three.
+TEST(JoinedExperts, OneMoreComesLast) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    constexpr int64_t kExperts = 2, kRows = 3, kWidth = 5, kEach = kRows * kWidth;
+    std::unique_ptr<Runtime> machine = *Runtime::open("cpu", 1);
+    std::vector<float> data(static_cast<size_t>((2 * kExperts + 2) * kEach));
+    std::iota(data.begin(), data.end(), 0.0f);  // below 256: bf16 has them all
+    Tensor gate = tensor(data.data(), DType::f32, Shape(kExperts, kRows, kWidth)),
+           up = tensor(data.data() + kExperts * kEach, DType::f32, Shape(kExperts, kRows, kWidth));
+    const Tensor last_gate = tensor(data.data() + 2 * kExperts * kEach, DType::f32, Shape(kRows, kWidth)),
+                 last_up = tensor(data.data() + (2 * kExperts + 1) * kEach, DType::f32, Shape(kRows, kWidth));
+    WeightUploader uploader;
+    uploader.join_experts(&gate, &up, last_gate, last_up, dtype);
+    ASSERT_TRUE(uploader.commit(*machine).ok());
+    for (const Tensor* t : {&gate, &up}) {
+      ASSERT_EQ(t->shape, Shape(kExperts + 1, kRows, kWidth));
+      EXPECT_EQ(t->stride[0], 2 * kEach);
+    }
+    EXPECT_EQ(static_cast<char*>(up.data) - static_cast<char*>(gate.data), row_bytes(dtype, kEach));
+    for (int64_t e = 0; e <= kExperts; ++e)
+      for (int64_t half = 0; half < 2; ++half)
+        for (int64_t i = 0; i < kEach; ++i) {
+          const int64_t at = e * 2 * kEach + half * kEach + i;
+          const float got = dtype == DType::f32 ? static_cast<const float*>(gate.data)[at]
+                                                : f32_of_bf16(static_cast<const uint16_t*>(gate.data)[at]);
+          EXPECT_EQ(got, static_cast<float>((e < kExperts ? half * kExperts + e : 2 * kExperts + half) * kEach + i));
+        }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, JoinedInTurn, testing::Values(32, 64, 1056));

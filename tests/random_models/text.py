@@ -51,6 +51,8 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
         experts = r.choice((2, 4, 5, 8, 16))
         case |= {"experts": experts, "used": r.randint(1, min(experts, 4)), "renormalize": r.random() < 0.5}
     case["requests"] = [request(r, case) for _ in range(40 if crowd else r.randint(1, min(12, 2 * case["max_batch"] + 2)))]
+    if family == "qwen3_5_moe_text":
+        case["shared"] = r.choice((case["mlp"], case["hidden"]))  # as wide as the others: with 16-bit weights one of them
     return case
 
 
@@ -91,7 +93,7 @@ def config(case):
         c |= {"linear_num_key_heads": n["k_heads"], "linear_num_value_heads": n["v_heads"], "linear_key_head_dim": n["k_dim"], "linear_value_head_dim": n["v_dim"], "linear_conv_kernel_dim": n["taps"],
               "layer_types": ["linear_attention" if recurrent(case, i) else "full_attention" for i in range(case["layers"])], "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": case["part"]}}
         if case["family"] in EXPERTS:
-            c |= {"num_experts": case["experts"], "num_experts_per_tok": case["used"], "moe_intermediate_size": case["mlp"], "norm_topk_prob": case["renormalize"], "shared_expert_intermediate_size": case["hidden"]}
+            c |= {"num_experts": case["experts"], "num_experts_per_tok": case["used"], "moe_intermediate_size": case["mlp"], "norm_topk_prob": case["renormalize"], "shared_expert_intermediate_size": case.get("shared", case["hidden"])}
     if case["family"] == "mixtral":
         c |= {"num_local_experts": case["experts"], "num_experts_per_tok": case["used"]}
     if case["family"] == "qwen3_moe":
@@ -135,9 +137,9 @@ def shapes(case):
         if family == "gemma3_text":
             layer |= {"pre_feedforward_layernorm.weight": (H,), "post_feedforward_layernorm.weight": (H,)}
         if family == "qwen3_5_moe_text":
-            E = case["experts"]
-            layer |= {f"mlp.{k}": v for k, v in {"gate.weight": (E, H), "experts.gate_up_proj": (E, 2 * M, H), "experts.down_proj": (E, H, M), "shared_expert_gate.weight": (1, H), "shared_expert.gate_proj.weight": (H, H),
-                                                 "shared_expert.up_proj.weight": (H, H), "shared_expert.down_proj.weight": (H, H)}.items()}
+            E, S = case["experts"], case.get("shared", H)
+            layer |= {f"mlp.{k}": v for k, v in {"gate.weight": (E, H), "experts.gate_up_proj": (E, 2 * M, H), "experts.down_proj": (E, H, M), "shared_expert_gate.weight": (1, H), "shared_expert.gate_proj.weight": (S, H),
+                                                 "shared_expert.up_proj.weight": (S, H), "shared_expert.down_proj.weight": (H, S)}.items()}
         elif family in EXPERTS:
             block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if family == "mixtral" else ("mlp", ("gate_proj", "up_proj", "down_proj"))
             layer[f"{block}.gate.weight"] = (case["experts"], H)

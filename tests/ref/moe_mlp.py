@@ -9,13 +9,13 @@ SCRATCH = ("logits", "weights", "place", "token", "offsets", "gathered", "gate_u
 _WEIGHTS = ("router", "w_gate", "w_up", "w_down")
 
 
-def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, dtypes, K):
+def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, shared, dtypes, K):
     """weights [T, K], the chosen experts and what each gives [T, K, N]."""
     from tests.ref import gemm
 
     logits = gemm.ref(x, router, **gated_mlp._mode(quant, dtypes["router"]), dtypes={"out": "f32"})["out"]
-    routed = moe_route.ref(logits, renormalize=renormalize, dtypes={"weights": "f32"}, dims={"K": K, "T": len(x)})
-    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :K]
+    routed = moe_route.ref(logits, renormalize=renormalize, shared=shared, dtypes={"weights": "f32"}, dims={"K": K, "T": len(x)})
+    chosen = moe_route.choose(logits, K, shared)
     part = {k: dtypes[k] for k in ("x", "w_gate", "w_up", "w_down", "gate_up", "hidden")} | {"out": dtypes["gate_up"]}
     every = [gated_mlp.ref(x=x, w_gate=w_gate[e], w_up=w_up[e], w_down=w_down[e], gate_up=None, hidden=None, act=act, quant=quant, dtypes=part)["out"]
              for e in range(len(router))]
@@ -23,9 +23,9 @@ def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, dtypes
     return routed["weights"], chosen, np.take_along_axis(every, chosen[..., None], 1), part
 
 
-def ref(*, residual=None, act="silu", quant="f32", renormalize=True, dtypes, dims, **inputs):
+def ref(*, residual=None, act="silu", quant="f32", renormalize=True, shared=False, dtypes, dims, **inputs):
     given = {k: v for k, v in inputs.items() if k not in SCRATCH}
-    weights, _, y, _ = _experts(**given, act=act, quant=quant, renormalize=renormalize, dtypes=dtypes, K=dims["K"])
+    weights, _, y, _ = _experts(**given, act=act, quant=quant, renormalize=renormalize, shared=shared, dtypes=dtypes, K=dims["K"])
     out = (weights[..., None] * y).sum(1)
     return {"out": round_to(out if residual is None else residual + out, dtypes["out"])}
 
@@ -39,7 +39,7 @@ def bound(port, value, dtype, inputs):
     given = {k: v for k, v in inputs.items() if k not in SCRATCH + ("residual",)}
     if not len(inputs["x"]):
         return rounding(value, dtype)
-    weights, chosen, y, part = _experts(**given, act=a.get("act", "silu"), quant=quant, renormalize=a.get("renormalize", True), dtypes=case.dtypes, K=K)
+    weights, chosen, y, part = _experts(**given, act=a.get("act", "silu"), quant=quant, renormalize=a.get("renormalize", True), shared=a.get("shared", False), dtypes=case.dtypes, K=K)
     logits = gemm.product(inputs["x"], inputs["router"], gated_mlp._mode(quant, case.dtypes["router"])["act"])
     router = Case(case.dims, {"x": case.dtypes["x"], "w": case.dtypes["router"], "out": "f32"}, gated_mlp._mode(quant, case.dtypes["router"]))
     e_logit = gemm.bound("out", logits, "f32", Inputs({"x": inputs["x"], "w": inputs["router"]}, router)).max(1, keepdims=True)
@@ -47,7 +47,7 @@ def bound(port, value, dtype, inputs):
     for k in range(K):
         for e in range(len(inputs["router"])):
             one = Inputs({"x": inputs["x"], **{w: inputs[w][e] for w in _WEIGHTS[1:]}},
-                         Case(case.dims, part, {n: v for n, v in a.items() if n != "renormalize"}))
+                         Case(case.dims, part, {n: v for n, v in a.items() if n not in ("renormalize", "shared")}))
             b = gated_mlp.bound("out", y[:, k], part["out"], one)
             here = (chosen[:, k] == e)[:, None]
             error = error + here * (weights[:, k:k + 1] * b + weights[:, k:k + 1] * (4 * e_logit + 2.0**-20) * np.abs(y[:, k]))
@@ -86,12 +86,17 @@ CASES = [
     case(1, 8, 3, 64, 96, 64, "bf16", ("bf16", "bf16", "bf16", "bf16"), residual=True, rows=1),
     case(1, 4, 2, 64, 64, 32, "f32", ("f32", "q4_0", "q4_1", "q8_0"), {"quant": "q8"}),
     case(1, 4, 2, 64, 64, 32, "f16", ("f16", "f16", "f16", "f16"), rows=0),
+    case(1, 9, 4, 64, 96, 64, "bf16", ("bf16", "bf16", "bf16", "bf16"), {"shared": True}, residual=True),
+    case(5, 5, 3, 64, 96, 64, "f32", ("f32", "f32", "f32", "f32"), {"shared": True, "renormalize": False}, residual=True),
     case(0, 4, 2, 64, 32, 64, "f32", ("f32", "f32", "f32", "f32")),
 ]
 
 
 def fit(d):
     d.dims["E"] = min(d.dims["E"], 16)
+    if d.attr("shared"):
+        d.at_least("E", 2)
+        d.at_least("K", 2)
     d.dims["K"] = min(d.dims["K"], d.dims["E"])
     d.multiple("H", max(block_of(d.dtypes[w]) for w in ("router", "w_gate", "w_up")))
     d.multiple("M", block_of(d.dtypes["w_down"]))

@@ -7,12 +7,22 @@ from tests.ref.common import Case, rounding, round_to
 WHOLE = ("place",)  # a choice's place depends on all other choices
 
 
-def ref(logits, *, renormalize=True, dtypes, dims):
+def choose(logits, K, shared=False):
+    """The chosen experts [n, K]; a shared one comes last."""
+    n, E = logits.shape
+    if shared:
+        return np.concatenate([choose(logits[:, :-1], K - 1), np.full((n, 1), E - 1)], 1)
+    return np.argsort(-logits, axis=1, kind="stable")[:, :K]  # NaN sorts last, equals keep their order
+
+
+def ref(logits, *, renormalize=True, shared=False, dtypes, dims):
     (n, E), K = logits.shape, dims["K"]
-    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :K]  # NaN sorts last, equals keep their order
-    p = np.exp(logits - (logits.max(1, keepdims=True) if n else 0))
-    weights = np.take_along_axis(p, chosen, 1)
+    chosen, best = choose(logits, K, shared), logits[:, : E - shared]
+    p = np.exp(best - (best.max(1, keepdims=True) if n else 0))
+    weights = np.take_along_axis(p, chosen[:, : K - shared], 1)
     weights = weights / (weights if renormalize else p).sum(1, keepdims=True)
+    if shared:
+        weights = np.concatenate([weights, 1 / (1 + np.exp(-logits[:, -1:]))], 1)
     order = np.argsort(chosen.ravel(), kind="stable")
     place = np.empty(n * K, int)
     place[order] = np.arange(n * K)
@@ -23,7 +33,8 @@ def ref(logits, *, renormalize=True, dtypes, dims):
 
 
 def bound(port, value, dtype, inputs):
-    """exp of a difference that is rounded once (half a unit of up to twice the largest logit), then sums of E terms."""
+    """exp of a difference that is rounded once (half a unit of up to twice the largest logit), then sums of E terms. A shared
+    expert's exponential, sum and quotient are less."""
     x = np.abs(inputs["logits"]).max(initial=0)
     return value * (2.0**-22 * np.minimum(x, 110) + 2.0**-22 + inputs["logits"].shape[1] * 2.0**-24) + rounding(value, dtype) + 1e-38
 
@@ -49,10 +60,18 @@ CASES = [
     Case({"T": 1, "E": 40, "K": 33}, ports("f32"), note="one token, more choices than a warp has lanes"),
     Case({"T": 1, "E": 6, "K": 3}, ports("f32", rows="i32"), rows=0, note="no token of one"),
     Case({"T": 0, "E": 4, "K": 2}, ports("f32")),
+    *[Case({"T": T, "E": 257, "K": 9}, ports(t), {"shared": True, "renormalize": renormalize}, distributions=("normal", "edges"), note="and one that every token takes")
+      for T, t, renormalize in ((1, "f32", True), (1, "bf16", False), (40, "f32", False), (3, "f16", True))],
+    Case({"T": 6, "E": 9, "K": 4}, ports("f32", rows="i32"), {"shared": True}, values={"logits": ties}, rows=4, note="ties beside a shared expert"),
+    Case({"T": 4, "E": 2, "K": 2}, ports("f32"), {"shared": True}, note="one candidate and the shared expert"),
+    Case({"T": 1, "E": 41, "K": 34}, ports("f32"), {"shared": True}, note="a shared expert behind more choices than a warp has lanes"),
 ]
 
 
 def fit(d):
+    if d.attr("shared"):
+        d.at_least("E", 2)
+        d.at_least("K", 2)
     d.dims["K"] = min(d.dims["K"], d.dims["E"])
 
 

@@ -120,15 +120,17 @@ struct WeightUploader::Scratch {
 };
 
 bool WeightUploader::Group::plain() const {
-  return scale.empty() && rows != Rows::alternate &&
-         std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
+  const auto stays = [&](const Tensor& t) { return t.dtype == to.dtype; };
+  return scale.empty() && rows != Rows::alternate && std::all_of(from.begin(), from.end(), stays) &&
+         std::all_of(behind.begin(), behind.end(), stays);
 }
 
 bool WeightUploader::Group::casts() const {
   if (drawn() || plain() || !scale.empty()) return false;
   if (is_block(to.dtype))
     return std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype && has_words(t); });
-  return std::none_of(from.begin(), from.end(), [](const Tensor& t) { return is_block(t.dtype); });
+  const auto block = [](const Tensor& t) { return is_block(t.dtype); };
+  return std::none_of(from.begin(), from.end(), block) && std::none_of(behind.begin(), behind.end(), block);
 }
 
 Tensor WeightUploader::Group::part_of(const Tensor& all, size_t i) const {
@@ -144,6 +146,7 @@ Tensor WeightUploader::Group::part_of(const Tensor& all, size_t i) const {
     for (size_t k = 0; k < i; ++k)
       t.data = static_cast<char*>(t.data) + from[k].shape[1] * row_bytes(t.dtype, t.shape[2]);
     t.shape = from[i].shape;
+    t.shape.dim[0] = all.shape[0];
     return t;
   }
   Tensor t = slice(all, static_cast<int64_t>(i), from[i].shape[0]);
@@ -162,14 +165,16 @@ std::vector<WeightUploader::Group::Piece> WeightUploader::Group::pieces(const Te
     const auto expert = [&](const Tensor& t, int64_t e) {
       return tensor(slice(t, e, 1).data, t.dtype, Shape(t.shape[1], t.shape[2]), t.place);
     };
-    for (int64_t e = 0; e < part.shape[0]; ++e) pieces.push_back({expert(from[i], e), expert(part, e)});
+    const int64_t E = from[i].shape[0];
+    for (int64_t e = 0; e < E; ++e) pieces.push_back({expert(from[i], e), expert(part, e)});
+    if (!behind.empty()) pieces.push_back({behind[i], expert(part, E)});
   }
   return pieces;
 }
 
 void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale,
-                             DType dtype, Rows rows, bool bias) {
-  Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias, {}};
+                             DType dtype, Rows rows, bool bias, std::vector<Tensor> behind) {
+  Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias, {}, std::move(behind)};
   Shape shape = (*parts.begin())->shape;
   const int joined = rows == Rows::within ? 1 : 0;
   shape.dim[joined] = 0;
@@ -177,6 +182,7 @@ void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole
     shape.dim[joined] += part->shape[joined];
     g.from.push_back(*part);
   }
+  if (!g.behind.empty()) ++shape.dim[0];
   const auto reserve = [this](DType type, Shape s) {
     const Tensor t = tensor(reinterpret_cast<void*>(bytes_), type, s);
     bytes_ += rounded(t.span_bytes());
@@ -194,6 +200,11 @@ void WeightUploader::add(Tensor* t, DType dtype, bool bias) { declare({t}, nullp
 
 void WeightUploader::join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows, bool bias) {
   declare(parts, whole, {}, dtype, rows, bias);
+}
+
+void WeightUploader::join_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up,
+                                  DType dtype) {
+  declare({gate, up}, nullptr, {}, dtype, Rows::within, false, {last_gate, last_up});
 }
 
 void WeightUploader::quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows) {

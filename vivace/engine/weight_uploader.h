@@ -32,6 +32,9 @@ class WeightUploader {
   /// `whole` may be null.
   void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows = Rows::after,
             bool bias = false);
+  /// Gates and ups of experts [E, M, K] within each, and behind them one more expert's, [M, K]: `gate` and `up` become
+  /// views of E + 1.
+  void join_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up, DType dtype);
   /// The same as e4m3 with a scale a row, which `scale` gets; the parts stay as they were. One part will do.
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
   /// The same as FP4; rows are a multiple of 16 wide.
@@ -58,6 +61,7 @@ class WeightUploader {
     Rows rows;
     bool bias;
     std::vector<Scales> given;  // of each part, in host memory, where parts are FP4 already
+    std::vector<Tensor> behind;  // of each part within: one more expert's
 
     bool drawn() const { return from.front().data == nullptr; }
     /// Whether copying its parts is all there is to do.
@@ -75,7 +79,7 @@ class WeightUploader {
   };
   struct Scratch;
   void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows,
-               bool bias);
+               bool bias, std::vector<Tensor> behind = {});
   Status fill(Runtime& runtime, const Group& g, Scratch& scratch) const;
   /// All groups that casts() holds for: a block of rows comes over while the one before is cast.
   Status cast_all(Runtime& runtime, Scratch& scratch) const;

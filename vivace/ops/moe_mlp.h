@@ -31,6 +31,7 @@ struct moe_mlp {
       choice("quant", "f32|q8",
              "how activations enter products with a block-quantized weight, see gemm's attribute act"),
       boolean("renormalize", true, "see moe_route"),
+      boolean("shared", false, "the last expert is one that every token takes, see moe_route"),
   };
   static constexpr OpSpec spec{
       .name = "moe_mlp",
@@ -68,7 +69,7 @@ struct moe_mlp {
                 {"token", c["token"]},
                 {"offsets", offsets},
                 {"rows", c["rows"]}},
-               {{"renormalize", c.real("renormalize")}}));
+               {{"renormalize", c.real("renormalize")}, {"shared", c.real("shared")}}));
     const bool one = c.dim("T") == 1;  // its row serves all of its experts as it is
     if (!one) VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
     const Tensor& rows = one ? c["x"] : gathered;

@@ -15,7 +15,8 @@ struct moe_route {
   using Args = kernels::MoeRouteArgs;
   static constexpr Port kPorts[] = {
       in("logits", "T,E", "f32|bf16|f16", "score of each expert"),
-      out("weights", "T,K", "f32", "weight of each of the K chosen experts, largest logit first"),
+      out("weights", "T,K", "f32",
+          "weight of each of the K chosen experts, largest logit first; a shared one comes last"),
       out("place", "T,K", "i32",
           "row of each choice in the order that groups choices by expert, tokens in order within one"),
       out("token", "T*K", "i32", "token of each row in that order; 0 beyond the valid ones"),
@@ -25,6 +26,9 @@ struct moe_route {
   static constexpr Attr kAttrs[] = {
       boolean("renormalize", true,
               "weights are divided by the sum of the chosen K instead of the sum over all experts"),
+      boolean("shared", false,
+              "the last expert is one that every token takes: no candidate, chosen beside the K - 1 best of the "
+              "others, with a weight of its own"),
   };
   static constexpr OpSpec spec{
       .name = "moe_route",
@@ -32,7 +36,9 @@ struct moe_route {
       .brief = "Top-k routing of a mixture of experts: choices, weights and the grouping by expert.",
       .formula =
           "chosen = the K largest logits, of equals the lower expert, NaN smallest; p = exp(logit - max) in f32; "
-          "weights = p / (sum over the chosen if renormalize, else over all experts). Stable counting sort of the "
+          "weights = p / (sum over the chosen if renormalize, else over all experts). If shared, all this is about the "
+          "first E - 1 experts and K - 1 choices; the last choice is expert E - 1, its weight 1 / (1 + exp(-logit)). "
+          "Stable counting sort of the "
           "T * K choices (token-major) by expert gives place, token and offsets.",
       .source = "arXiv:1701.06538; renormalised top-k arXiv:2401.04088",
       .ports = kPorts,
@@ -44,6 +50,10 @@ struct moe_route {
     if (E < 1 || K < 1 || K > E)
       return c.error(Code::kInvalidShape,
                      strf("wanted 1 <= K <= E, got K %ld and E %ld", static_cast<long>(K), static_cast<long>(E)));
+    if (c.flag("shared") && K < 2)
+      return c.error(Code::kInvalidShape,
+                     strf("wanted 2 <= K beside a shared expert, which is one of the K; got K %ld and E %ld",
+                          static_cast<long>(K), static_cast<long>(E)));
     if (E > 65536 || T > INT32_MAX / K)
       return c.error(Code::kInvalidShape, strf("wanted E <= 65536 and T * K < 2^31, got E %ld, T %ld, K %ld",
                                                static_cast<long>(E), static_cast<long>(T), static_cast<long>(K)));
@@ -61,6 +71,7 @@ struct moe_route {
         .E = static_cast<int32_t>(E),
         .K = static_cast<int32_t>(K),
         .renormalize = c.flag("renormalize"),
+        .shared = c.flag("shared"),
         .dtype = c["logits"].dtype,
     };
     return {};

@@ -6,14 +6,15 @@
 namespace vivace::cpu {
 namespace {
 
-/// The K largest logits of a row, lower experts first among equals. A NaN counts as the smallest, so that a
+/// The largest logits of a row's candidates, lower experts first among equals. A NaN counts as the smallest, so that a
 /// choice always names an expert; its weight shows the NaN. Leaves the experts in `chosen`, larger first.
 void choose(const kernels::MoeRouteArgs& a, const float* x, int32_t* chosen) {
-  for (int32_t e = 0; e < a.E; ++e) {
+  const int32_t K = a.drawn();
+  for (int32_t e = 0; e < a.candidates(); ++e) {
     const auto above = [&](int32_t other) { return x[e] > x[other] || (std::isnan(x[other]) && !std::isnan(x[e])); };
-    int32_t at = std::min(e, a.K);  // places filled so far
-    if (at == a.K && !above(chosen[a.K - 1])) continue;
-    if (at == a.K) --at;
+    int32_t at = std::min(e, K);  // places filled so far
+    if (at == K && !above(chosen[K - 1])) continue;
+    if (at == K) --at;
     for (; at > 0 && above(chosen[at - 1]); --at) chosen[at] = chosen[at - 1];
     chosen[at] = e;
   }
@@ -30,14 +31,16 @@ void moe_route(const kernels::MoeRouteArgs& a, Pool& pool) {
     int32_t* chosen = a.place + t * a.place_stride;  // the expert for now
     choose(a, x, chosen);
     float top = -INFINITY, mass = 0;
-    for (int32_t e = 0; e < a.E; ++e) top = std::max(top, x[e]);
+    const int32_t E = a.candidates(), K = a.drawn();
+    for (int32_t e = 0; e < E; ++e) top = std::max(top, x[e]);
     float* w = a.weights + t * a.weights_stride;
-    for (int32_t k = 0; k < a.K; ++k) w[k] = std::exp(x[chosen[k]] - top);
+    for (int32_t k = 0; k < K; ++k) w[k] = std::exp(x[chosen[k]] - top);
     if (a.renormalize)
-      for (int32_t k = 0; k < a.K; ++k) mass += w[k];
+      for (int32_t k = 0; k < K; ++k) mass += w[k];
     else
-      for (int32_t e = 0; e < a.E; ++e) mass += std::exp(x[e] - top);
-    for (int32_t k = 0; k < a.K; ++k) w[k] /= mass;
+      for (int32_t e = 0; e < E; ++e) mass += std::exp(x[e] - top);
+    for (int32_t k = 0; k < K; ++k) w[k] /= mass;
+    if (a.shared) chosen[K] = E, w[K] = 1.0f / (1.0f + std::exp(-x[E]));
   });
   // A counting sort by expert that keeps tokens in order.
   std::fill_n(a.offsets, a.E + 1, 0);

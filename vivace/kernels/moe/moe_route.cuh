@@ -27,6 +27,9 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
   return r;
 }
 
+/// Weight of an expert that every token takes.
+__device__ __forceinline__ float route_shared(float logit) { return 1.0f / (1.0f + expf(-logit)); }
+
 /// One token's logits, spread over a warp: expert e in lane e % 32. The first 32 * kHeld stay in registers, as keys.
 template <class T>
 struct RouteRow {
@@ -80,31 +83,32 @@ template <class T, int kThreads>
 struct RouteOne {
   static constexpr int kOwn = 4, kExperts = kOwn * kThreads, kChoices = 32;  // experts a thread; what it serves
   __device__ __forceinline__ static bool serves(const MoeRouteArgs& a) {
-    return a.T == 1 && a.E <= kExperts && a.K <= kChoices;
+    return a.T == 1 && a.candidates() <= kExperts && a.drawn() <= kChoices;
   }
 
-  /// `smem`: E keys up to whole 16 bytes, then the chosen: K keys, K experts.
+  /// `smem`: keys of the candidates up to whole 16 bytes, then the chosen: their keys, their numbers.
   __device__ __forceinline__ static void run(const MoeRouteArgs& a, uint32_t* smem) {
-    const int padded = (a.E + 3) / 4 * 4, lane = threadIdx.x % 32;
-    uint32_t *const keys = smem, *const chosen_key = smem + padded, *const chosen = chosen_key + a.K;
+    const int E = a.candidates(), K = a.drawn(), padded = (E + 3) / 4 * 4, lane = threadIdx.x % 32;
+    uint32_t *const keys = smem, *const chosen_key = smem + padded, *const chosen = chosen_key + K;
     float v[kOwn];
     uint32_t key[kOwn];
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int e = threadIdx.x + i * kThreads;
-      v[i] = e < a.E ? to_float(static_cast<const T*>(a.logits)[e]) : 0.0f;
+      v[i] = e < E ? to_float(static_cast<const T*>(a.logits)[e]) : 0.0f;
     }
+    const float logit = a.shared ? to_float(static_cast<const T*>(a.logits)[E]) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int e = threadIdx.x + i * kThreads;
-      key[i] = e < a.E ? route_key(v[i]) : 0u;
+      key[i] = e < E ? route_key(v[i]) : 0u;
       if (e < padded) keys[e] = key[i];
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int e = threadIdx.x + i * kThreads, warp_first = e - lane;
-      if (warp_first >= a.E) break;
+      if (warp_first >= E) break;
       int rank = 0;
 #pragma unroll 8
       for (int j = 0; j < padded; j += 4) {  // of equal keys the lower experts come first
@@ -112,29 +116,30 @@ struct RouteOne {
         rank += (k.x > key[i] - (j < e)) + (k.y > key[i] - (j + 1 < e)) + (k.z > key[i] - (j + 2 < e)) +
                 (k.w > key[i] - (j + 3 < e));
       }
-      if (e < a.E && rank < a.K) chosen_key[rank] = key[i], chosen[rank] = e;
+      if (e < E && rank < K) chosen_key[rank] = key[i], chosen[rank] = e;
     }
     __syncthreads();
     for (int e = threadIdx.x; e <= a.E; e += kThreads) {
-      int before = 0;
-      for (int k = 0; k < a.K; ++k) before += static_cast<int>(chosen[k]) < e;
+      int before = e > E;  // a shared expert, the last
+      for (int k = 0; k < K; ++k) before += static_cast<int>(chosen[k]) < e;
       a.offsets[e] = before;
     }
     if (threadIdx.x >= 32) return;
     const float top = route_value(chosen_key[0]);
-    const int mine = lane < a.K ? static_cast<int>(chosen[lane]) : 0;
-    const float p = expf(route_value(chosen_key[lane < a.K ? lane : 0]) - top);
+    const int mine = lane < K ? static_cast<int>(chosen[lane]) : 0;
+    const float p = expf(route_value(chosen_key[lane < K ? lane : 0]) - top);
     float mass = 0.0f;
     int place = 0;
-    for (int k = 0; k < a.K; ++k) {
+    for (int k = 0; k < K; ++k) {
       if (a.renormalize) mass += __shfl_sync(0xffffffffu, p, k);
       place += __shfl_sync(0xffffffffu, mine, k) < mine;
     }
     if (!a.renormalize) {
-      for (int e = lane; e < a.E; e += 32) mass += expf(route_value(keys[e]) - top);
+      for (int e = lane; e < E; e += 32) mass += expf(route_value(keys[e]) - top);
       mass = warp_reduce(mass, Sum{});
     }
-    if (lane < a.K) a.weights[lane] = p / mass, a.place[lane] = place, a.token[lane] = 0;
+    if (lane < K) a.weights[lane] = p / mass, a.place[lane] = place, a.token[lane] = 0;
+    if (a.shared && lane == 0) a.weights[K] = route_shared(logit), a.place[K] = K, a.token[K] = 0;
   }
 };
 
@@ -161,9 +166,9 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   const int64_t part = rank * kWarps + warp, parts = P.cluster * kWarps;
   const int64_t begin = M * part / parts, end = M * (part + 1) / parts;
 
-  const auto row_of = [&](int64_t t) {
-    return RouteRow<T>(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E, t < end);
-  };
+  const int E = a.candidates(), K = a.drawn();
+  const auto logits_of = [&](int64_t t) { return static_cast<const T*>(a.logits) + t * a.logits_stride; };
+  const auto row_of = [&](int64_t t) { return RouteRow<T>(logits_of(t), E, t < end); };
   RouteRow<T> row = row_of(begin);
   for (int64_t t = begin; t < end; ++t) {
     const RouteRow<T> after = row_of(t + 1);  // its logits are on their way while this token's experts are chosen
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
     int32_t* const place = a.place + t * a.place_stride;
     uint32_t key = 0;
     int e = -1, mine_e = 0;
-    for (int k = 0; k < a.K; ++k) {
+    for (int k = 0; k < K; ++k) {
       e = row.next(key, e, &key);
       const float v = route_value(key);
       if (k == 0) {
@@ -183,16 +188,17 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
       const float p = expf(v - top);
       if (a.renormalize) mass += p;
       if (lane == k % 32) mine_p = p, mine_e = e;
-      if (k % 32 < 31 && k < a.K - 1) continue;
+      if (k % 32 < 31 && k < K - 1) continue;
       const int at = k - k % 32 + lane;  // choices leave 32 at a time
       if (at > k) continue;
-      w[at] = a.K <= 32 ? mine_p / mass : mine_p;
+      w[at] = K <= 32 ? mine_p / mass : mine_p;
       place[at] = mine_e;  // the expert for now
       ++mine[mine_e];      // a token's experts differ: no two lanes meet in a count
     }
+    if (a.shared && lane == 0) w[K] = route_shared(to_float(logits_of(t)[E])), place[K] = E, ++mine[E];
     __syncwarp();  // all weights are there
-    if (a.K > 32)
-      for (int k = lane; k < a.K; k += 32) w[k] = w[k] / mass;
+    if (K > 32)
+      for (int k = lane; k < K; k += 32) w[k] = w[k] / mass;
     row = after;
   }
   __syncthreads();

@@ -14,7 +14,11 @@ struct MoeRouteArgs {
   int64_t logits_stride, weights_stride, place_stride;  // elements a row
   int32_t T, E, K;
   bool renormalize;
+  bool shared;  // the last expert is no candidate: always chosen, as the last of the K
   DType dtype;
+
+  VV_HD int32_t candidates() const { return shared ? E - 1 : E; }
+  VV_HD int32_t drawn() const { return shared ? K - 1 : K; }  // choices among the candidates
 };
 
 /// One cluster of blocks routes all tokens.

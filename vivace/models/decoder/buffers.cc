@@ -34,19 +34,20 @@ void DecoderModel::declare_buffers() {
   declare("qkv", act, Shape(T, qkv_columns(c)), &b.qkv);
   declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
-  const int64_t A = c.has(kExperts) ? T * c.experts_used : T;  // rows of the MLP
+  const int64_t shared = weights_.shared_is_expert ? 1 : 0, used = c.experts_used + shared, E = c.experts + shared,
+                A = c.has(kExperts) ? T * used : T;  // rows of the MLP
   if (!c.has(kPlainMlp)) declare("gate_up", act, Shape(A, 2 * c.mlp), &b.gate_up);
   declare("mlp", act, Shape(A, c.mlp), &b.mlp);
   if (c.has(kExperts)) {
-    declare("route_logits", f32, Shape(T, c.experts), &b.route_logits);
-    declare("route_weights", f32, Shape(T, c.experts_used), &b.route_weights);
-    declare("place", i32, Shape(T, c.experts_used), &b.place);
+    declare("route_logits", f32, Shape(T, E), &b.route_logits);
+    declare("route_weights", f32, Shape(T, used), &b.route_weights);
+    declare("place", i32, Shape(T, used), &b.place);
     declare("token", i32, Shape(A), &b.token);
-    declare("offsets", i32, Shape(c.experts + 1), &b.offsets);
+    declare("offsets", i32, Shape(E + 1), &b.offsets);
     declare("gathered", act, Shape(A, c.hidden), &b.gathered);
     declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
   }
-  if (c.has(kSharedExpert)) {
+  if (c.has(kSharedExpert) && shared == 0) {
     declare("shared", act, Shape(T, 2 * c.shared_mlp), &b.shared);
     declare("shared_inner", act, Shape(T, c.shared_mlp), &b.shared_inner);
     declare("shared_open", act, Shape(T, 1), &b.shared_open);

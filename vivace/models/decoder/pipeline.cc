@@ -254,7 +254,7 @@ class Step {
     return t;
   }
 
-  /// The expert that every token takes, onto the residual stream.
+  /// The expert that every token takes, onto the residual stream, where it is no expert like the others.
   Status shared_expert(const LayerWeights& w) {
     const Tensor both = top(b_.shared, T_), inner = top(b_.shared_inner, T_), open = top(b_.shared_open, T_);
     VV_TRY(op_.linear(normed_, {w.shared_gate}, columns(both, 0, c_.shared_mlp)));
@@ -271,7 +271,7 @@ class Step {
     if (c_.has(kExperts)) {
       VV_TRY(settle());
       VV_TRY(experts(w, plus, out));
-      if (c_.has(kSharedExpert)) VV_TRY(shared_expert(w));
+      if (c_.has(kSharedExpert) && !w_.shared_is_expert) VV_TRY(shared_expert(w));
     } else if (c_.has(kPlainMlp)) {
       const Rows inner = inner_rows();
       VV_TRY(op_.linear(normed_, {w.up, w.up_bias, w.up_scale}, inner.x,
@@ -307,7 +307,7 @@ class Step {
   }
 
   Status experts(const LayerWeights& w, const Tensor& plus, const Tensor& out) {
-    const int64_t A = T_ * c_.experts_used;
+    const int64_t A = T_ * b_.place.shape[1];
     return rec_(ops::moe_mlp,
                 {{"x", normed_.x},
                  {"router", w.router},
@@ -326,7 +326,9 @@ class Step {
                  {"hidden", top(b_.mlp, A)},
                  {"expert_out", top(b_.expert_out, A)},
                  {"rows", in_.rows}},
-                {{"act", c_.family->act}, {"quant", op_.act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
+                {{"act", c_.family->act}, {"quant", op_.act(w.gate)},
+                 {"renormalize", c_.renormalize ? 1.0 : 0.0},
+                 {"shared", w_.shared_is_expert ? 1.0 : 0.0}});
   }
 
   Status sample() {

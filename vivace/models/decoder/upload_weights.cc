@@ -1,5 +1,6 @@
 // Where a decoder's weights go: which dtype, and which ones lie side by side.
 #include <algorithm>
+#include <utility>
 
 #include "vivace/base/check.h"
 #include "vivace/models/decoder/weights.h"
@@ -49,6 +50,25 @@ class LayerUploader {
       for (Tensor* t : {gate, up}) uploader_->add(t, expert_dtype(*t));
     }
     uploader_->add(down, expert_dtype(*down));
+  }
+  /// The one that every token takes as one more of them, and its gate as one more row of the router.
+  void experts_and_shared(LayerWeights& w) {
+    const DType dtype = dtype_of(w.gate);
+    uploader_->join_experts(&w.gate, &w.up, std::exchange(w.shared_gate, {}), std::exchange(w.shared_up, {}), dtype);
+    Tensor& last = w.shared_down;
+    last = tensor(last.data, last.dtype, Shape(1, last.shape[0], last.shape[1]));
+    uploader_->join({&w.down, &last}, &w.down, dtype);
+    uploader_->join({&w.router, &w.shared_open}, &w.router, dtype_of(w.router));
+  }
+  /// Whether that can be: 16 bits in all of them, and matrices of one shape.
+  bool shared_fits(const LayerWeights& w) const {
+    const DType dtype = expert_dtype(w.gate);
+    const Tensor* const all[] = {&w.up, &w.down, &w.shared_gate, &w.shared_up, &w.shared_down};
+    return (dtype == DType::bf16 || dtype == DType::f16) && w.shared_gate.shape[0] == w.gate.shape[1] &&
+           std::all_of(
+               std::begin(all), std::end(all),
+               [&](const Tensor* t) { return (t->shape.rank == 3 ? expert_dtype(*t) : dtype_of(*t)) == dtype; }) &&
+           dtype_of(w.router) == dtype_of(w.shared_open);
   }
   bool quantizes_head(const Tensor& t) const { return plan_.head && !(is_block(t.dtype) && plan_.keeps_blocks); }
   /// The head decides which token comes: the plan says what becomes of it apart from other matrices.
@@ -135,7 +155,8 @@ void upload_recurrent(LayerUploader& p, LayerWeights& w) {
   p.matrix(&w.o, &w.o_scale);
 }
 
-void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, LayerWeights& w) {
+void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, bool shared_is_expert, LayerWeights& w) {
+  if (shared_is_expert) return p.experts_and_shared(w);
   p.plain(&w.router);
   if (config.has(kExperts)) {
     p.experts(&w.gate, &w.up, &w.down);
@@ -155,13 +176,14 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
   p.matrix(&w.down, &w.down_scale);
 }
 
-void upload_layer(LayerUploader& p, WeightUploader* to, const DecoderConfig& config, Place place, LayerWeights& w) {
+void upload_layer(LayerUploader& p, WeightUploader* to, const DecoderConfig& config, Place place,
+                  bool shared_is_expert, LayerWeights& w) {
   for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
   for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
     p.vector(t, true);
   if (w.conv.present()) upload_recurrent(p, w);
   else upload_attention(p, to, w);
-  upload_mlp(p, config, place, w);
+  upload_mlp(p, config, place, shared_is_expert, w);
 }
 
 }  // namespace
@@ -206,13 +228,19 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
   p.plain(&weights->positions);
   p.vector(&weights->final_norm);
   p.vector(&weights->final_norm_bias, true);
+  // What the host maps as it is stays apart, whatever else is moved.
+  weights->shared_is_expert =
+      config.has(kSharedExpert) && !(runtime.place() == Place::host && plan.plain == Plain::stored) &&
+      std::all_of(weights->layers.begin(), weights->layers.end(),
+                  [&](const LayerWeights& w) { return p.shared_fits(w); }) &&
+      (!config.drafts || p.shared_fits(weights->draft.layer));
   streamed->resize(static_cast<size_t>(config.layers - std::min(resident, config.layers)));
   for (size_t i = 0; i < weights->layers.size(); ++i) {
     LayerWeights& w = weights->layers[i];
     WeightUploader* const to =
         static_cast<int64_t>(i) < resident ? uploader : &(*streamed)[i - static_cast<size_t>(resident)];
     LayerUploader of_layer(plan, source, to);
-    upload_layer(of_layer, to, config, runtime.place(), w);
+    upload_layer(of_layer, to, config, runtime.place(), weights->shared_is_expert, w);
   }
   if (config.drafts) {
     DraftWeights& d = weights->draft;
@@ -221,7 +249,7 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
     if (plan.eight_in()) half.plain = Plain::half;
     LayerUploader of_draft(half, source, uploader);
     of_draft.matrix(&d.fc, &d.fc_scale);
-    upload_layer(of_draft, uploader, config, runtime.place(), d.layer);
+    upload_layer(of_draft, uploader, config, runtime.place(), weights->shared_is_expert, d.layer);
   }
   return {};
 }

@@ -34,6 +34,7 @@ struct LayerWeights {
   Tensor up_bias, down_bias;
   Tensor shared_open;                          // [1, H]: how far the shared expert's gate is open
   Tensor shared_gate, shared_up, shared_down;  // [Ms, H] x 2, [H, Ms]
+  // None of the four where it is the last of router, gate, up and down: DecoderWeights::shared_is_expert.
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
 
@@ -55,6 +56,7 @@ struct DecoderWeights {
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
   DraftWeights draft;   // where DecoderConfig::drafts says so
+  bool shared_is_expert = false;  // the expert that every token takes is the last of the others' matrices
 };
 
 /// Finds and checks every tensor. Errors: NotFound names the missing tensor, InvalidShape both shapes.
