@@ -94,6 +94,8 @@ FAULTS = [
     ("names: copied latents keep the old pages", "python/vivace/compat/flashinfer/mla.py", 'self._separate["page_table"]\n', 'self._buffers["page_table"]\n', "tests/test_compat_flashinfer_mla.py -k requests"),
     ("functions: a name's types are not held", "python/vivace/functions.py", "type_of(inputs[port]) != wanted", "type_of(inputs[port]) == 0", "tests/test_functions.py -k types_are_held"),
     ("functions: fp8 is the result of a product", "python/vivace/functions.py", 'inputs if product else ("out",)', '("out",)', "tests/test_functions.py -k words_say"),
+    ("arrays: memory that came back still counts", "vivace/array/storage.cc", "if (data != nullptr) host_used -= room_of(bytes);", "", "tests/test_array_pool.py"),
+    ("arrays: a limit is none", "vivace/array/storage.cc", "limit == 0 || used <= limit", "limit == 0 || used > 0", "tests/test_array_pool.py -k limit"),
     ("names: offsets begin with the batch", "python/vivace/compat/flashinfer/rope.py", "as_i32(offsets) - begins[:-1]", "as_i32(offsets)", f"{NAMES} -k rope"),
     ("the last row is forgotten", "vivace/cpu/rows.h", "std::min(T, (chunk + 1) * together)", "std::min(T - 1, (chunk + 1) * together)", f"{OPS} -k norm", "vivace/cpu/norm/norm.cc"),
     ("the device-side row count is ignored", "vivace/cpu/norm/norm.cc", "valid_rows(a.rows, a.T)", "static_cast<int64_t>(a.T)", f"{OPS} -k norm"),

@@ -166,6 +166,35 @@ print(len(again["tenants"]), again["tenants"][0]["used_bytes"] == again["used"],
     assert out.split() == "1 1 1 0 0 True 0 True True 1 True 0".split(), out
 
 
+def test_the_pool_is_trimmed_and_limited(driver, tmp_path):
+    out = run(driver, """
+from vivace import array
+told = lambda: array.pool_stats("cuda:1")
+a, b = (array.empty((8 << 20,), "u8", "cuda:1") for _ in range(2))
+rows = array.pool_snapshot(1)
+print([(r["name"], r["tenant"], r["requested"], r["bytes"] >= r["requested"], r["resident"], r["leased"]) for r in rows] == [("vivace.Array", told()["tenants"][0]["name"], 8 << 20, True, True, False)] * 2)
+b.close()
+held = told()["mapped"]
+print(array.pool_trim(1) == held - told()["mapped"] > 0, told()["cached"], told()["mapped"] == told()["used"] == held // 2, len(array.pool_snapshot(1)))
+print(told()["peak_used"] == held, told()["tenants"][0]["peak_bytes"] == held)
+array.pool_reset_peak("cuda:1")
+print(told()["peak_used"] == held // 2, told()["tenants"][0]["peak_bytes"] == held // 2)
+array.pool_set_limit(held, 1)
+c = array.empty((8 << 20,), "u8", "cuda:1")
+said(lambda: array.empty((8 << 20,), "u8", "cuda:1"))
+c.close()
+array.pool_set_limit(held // 2, 1)
+print(told()["cached"], told()["mapped"] == held // 2, told()["capacity"] == held // 2, a.nbytes)
+array.pool_set_limit(0, 1)
+print(told()["capacity"] == told()["device_total"], array.empty((32 << 20,), "u8", "cuda:1").nbytes, told()["failures"])
+said(lambda: array.pool_set_limit(-1, 1))
+""", tmp_path)
+    lines = out.splitlines()
+    assert lines[:4] == ["True", "True 0 True 1", "True True", "True True"], out
+    assert re.search(r"^OutOfMemoryError .*capacity of \d+ bytes is reached", lines[4]), out
+    assert lines[-3:] == ["0 True True 8388608", "True 33554432 1", "InvalidArgumentError a pool's limit is 0 (none) or more bytes, got -1"], out
+
+
 def test_arrays_on_a_gpu_refuse_what_has_no_kernel_and_allocate_nothing(driver, tmp_path):
     out = run(driver, """
 from vivace import array

@@ -485,7 +485,8 @@ def test_top(gpu, tmp_path, monkeypatch):
     arm.predict(**given(seed=1))
     until(lambda: json.loads(command("top", "--json").stdout)[0]["tenants"]["arm"]["calls"] == 1)
     lines = command("top", "--interval", "0").stdout.splitlines()
-    assert lines[0].startswith(f"pid {os.getpid()}  cpu  healthy") and lines[1].split()[:2] == ["TENANT", "CLASS"] and lines[2].split()[:2] == ["arm", "guaranteed"]
+    assert lines[0].startswith(f"pid {os.getpid()}  cpu  healthy") and lines[2].split()[:2] == ["TENANT", "CLASS"] and lines[3].split()[:2] == ["arm", "guaranteed"]
+    assert re.fullmatch(r"pool of arrays and models, MiB: used \d+  peak \d+  held \d+  limit none  allocations \d+  failed \d+", lines[1])
     gone = tmp_path / f"vivace-{os.getuid()}" / "sched-999999999.json"
     gone.write_text("{}")
     gpu.close()

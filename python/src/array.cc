@@ -153,11 +153,29 @@ void release_buffer(PyObject*, Py_buffer* view) {
   delete static_cast<Held*>(view->internal);
 }
 
-nb::dict pool_stats(int ordinal) {
-  device::Device* const device = value_of(device::Device::get(ordinal));
-  device::Pool* const pool = value_of(device::shared_pool(*device));
-  const device::PoolStats s = value_of(pool->stats());
+/// A GPU's number, or a device by its name.
+int place_of(nb::handle device, const char* call) {
+  if (PyLong_Check(device.ptr())) return nb::cast<int>(device);
+  if (!PyUnicode_Check(device.ptr()))
+    check(Status(Code::kInvalidDevice, strf("array.%s: device is a name (cpu, cuda:1) or a GPU's number, got %s", call,
+                                            Py_TYPE(device.ptr())->tp_name)));
+  return value_of(array::parse_device(nb::cast<std::string>(device)));
+}
+
+device::Pool& pool_of(int ordinal) {
+  return *value_of(device::shared_pool(*value_of(device::Device::get(ordinal))));
+}
+
+nb::dict pool_stats(nb::handle where) {
+  const int place = place_of(where, "pool_stats");
   nb::dict d;
+  if (place == kHost) {
+    const array::HostMemory h = array::host_memory();
+    d["capacity"] = h.limit, d["mapped"] = h.used, d["used"] = h.used, d["cached"] = 0, d["peak_used"] = h.peak_used;
+    d["allocations"] = h.allocations, d["failures"] = h.failures;
+    return d;
+  }
+  const device::PoolStats s = value_of(pool_of(place).stats());
   d["capacity"] = s.capacity, d["mapped"] = s.mapped, d["used"] = s.used, d["requested"] = s.requested;
   d["cached"] = s.cached, d["stranded"] = s.stranded, d["evicted"] = s.evicted, d["pinned"] = s.pinned;
   d["outside"] = s.outside, d["peak_used"] = s.peak_used, d["fragmentation"] = s.fragmentation();
@@ -173,6 +191,36 @@ nb::dict pool_stats(int ordinal) {
   }
   d["tenants"] = tenants;
   return d;
+}
+
+void pool_reset_peak(nb::handle where) {
+  const int place = place_of(where, "pool_reset_peak");
+  place == kHost ? array::reset_host_peak() : pool_of(place).reset_peak();
+}
+
+void pool_set_limit(int64_t bytes, nb::handle where) {
+  const int place = place_of(where, "pool_set_limit");
+  check(place == kHost ? array::set_host_limit(bytes) : pool_of(place).set_capacity(bytes));
+}
+
+int64_t pool_trim(nb::handle where) {
+  const int place = place_of(where, "pool_trim");
+  return place == kHost ? 0 : value_of(pool_of(place).trim());
+}
+
+nb::list pool_snapshot(nb::handle where) {
+  const int place = place_of(where, "pool_snapshot");
+  if (place == kHost)
+    check(Status(Code::kUnsupported,
+                 "array.pool_snapshot: memory of CPU arrays has no names; pool_stats(\"cpu\") counts it"));
+  nb::list out;
+  for (const device::BlockStats& b : pool_of(place).blocks()) {
+    nb::dict row;
+    row["name"] = b.name, row["tenant"] = b.tenant, row["requested"] = b.requested, row["bytes"] = b.bytes;
+    row["resident"] = b.resident, row["leased"] = b.leased;
+    out.append(row);
+  }
+  return out;
 }
 
 }  // namespace
@@ -255,7 +303,8 @@ void add_array(nb::module_& m) {
     held.append(d);
   }
   m.attr("array_dtypes") = held;
-  m.def("dtype", [](nb::handle d) { return dtype_object(elem_of(d)); }, nb::arg("dtype").none());
+  m.def(
+      "dtype", [](nb::handle d) { return dtype_object(elem_of(d)); }, nb::arg("dtype").none());
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                                 {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
                                 {0, nullptr}};
@@ -349,9 +398,23 @@ void add_array(nb::module_& m) {
   c.attr("__dlpack_c_exchange_api__") = exchange_capsule();
   add_array_class(m, c);
   add_array_program(m);
-  m.def("pool_stats", &pool_stats, nb::arg("device") = 0,
-        "The pool that arrays on this GPU come from: bytes (mapped = used + cached), how often it allocated, reused, "
-        "mapped, evicted, restored, failed; and its tenants, a dict each.");
+  m.def("pool_stats", &pool_stats, nb::arg("device").none() = 0,
+        "The pool that arrays on this device come from (a GPU's number, \"cuda:1\", \"cpu\"): bytes (mapped = used + "
+        "cached), how often it allocated, reused, mapped, evicted, restored, failed; and its tenants, a dict each. Of "
+        "the "
+        "CPU: capacity (0: no limit), used, peak_used, allocations, failures; nothing is cached there.");
+  m.def("pool_reset_peak", &pool_reset_peak, nb::arg("device").none() = 0,
+        "From now on peak_used, and each tenant's peak_bytes, counts from what is used now.");
+  m.def("pool_set_limit", &pool_set_limit, nb::arg("bytes"), nb::arg("device").none() = 0,
+        "The most bytes that the pool may hold from now on; 0: all of the device. Free memory beyond it goes back at "
+        "once, live arrays "
+        "stay. Errors: InvalidArgumentError (negative); requests beyond it are OutOfMemoryError.");
+  m.def("pool_trim", &pool_trim, nb::arg("device").none() = 0,
+        "Gives what the pool has cached back to the device and returns how many bytes that were. It waits for the work "
+        "that used them last.");
+  m.def(
+      "pool_snapshot", &pool_snapshot, nb::arg("device").none() = 0,
+      "Every live block of a GPU's pool: name, tenant, requested and taken bytes, whether it is resident and leased.");
 }
 
 }  // namespace vivace::python

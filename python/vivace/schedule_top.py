@@ -64,6 +64,10 @@ def snapshots() -> list[dict]:
     return out
 
 
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.0f}"
+
+
 HEAD = ("TENANT", "CLASS", "SHARE", "PROMISED", "CALLS", "MISSED", "OVERRUN", "REFUSED", "p50 ms", "p99.9 ms", "MAX ms", "WAIT p99.9", "MiB")
 
 
@@ -75,11 +79,14 @@ def table(shots: list[dict]) -> str:
         now = s["now"]
         lines.append(f"pid {s['pid']}  {now['device']}  {'healthy' if now['healthy'] else 'A CALL IS LOST'}  promised {now['utilisation']:.2f}  waiting {now['queue_depth']}  "
                      f"gate shut {now['gate_closed_us'] / max(now['up_us'], 1):.1%}")
+        if pool := s.get("pool"):
+            lines.append(f"pool of arrays and models, MiB: used {_mib(pool['used'])}  peak {_mib(pool['peak_used'])}  held {_mib(pool['mapped'])}  limit {_mib(pool['capacity']) if pool['capacity'] else 'none'}  "
+                         f"allocations {pool['allocations']}  failed {pool['failures']}")
         rows = [HEAD]
         for name, t in s["tenants"].items():
             response, wait = t["response_us"], t["wait_us"]
             rows.append((name, t["class"] + (" (demoted)" if t["demoted"] else ""), f"{t['share']:.1%}", f"{t['promised']:.1%}", str(t["calls"]), str(t["missed"]), str(t["overruns"]), str(t["rejected"]),
-                         *(f"{response[k] / 1e3:.2f}" for k in ("p50", "p999", "max")), f"{wait['p999'] / 1e3:.2f}", f"{t['bytes'] / 2**20:.0f}"))
+                         *(f"{response[k] / 1e3:.2f}" for k in ("p50", "p999", "max")), f"{wait['p999'] / 1e3:.2f}", _mib(t["bytes"])))
         widths = [max(len(r[i]) for r in rows) for i in range(len(HEAD))]
         lines += ["  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths))) for r in rows]
     return "\n".join(lines)

@@ -104,6 +104,28 @@ TEST(SizeClass, EveryRequestMapsWholeUnits) {
   }
 }
 
+TEST_F(PoolTest, ALimitAndAPeakOfLater) {
+  Block *a = get(8 * kMiB), *b = get(16 * kMiB);
+  ASSERT_EQ(pool_->blocks().size(), 2u);
+  VV_OK(pool_->free(b, 1));
+  EXPECT_EQ(pool_->blocks().size(), 1u);
+  EXPECT_EQ(pool_->blocks()[0].requested, static_cast<int64_t>(8 * kMiB));
+  EXPECT_EQ(check().peak_used, static_cast<int64_t>(24 * kMiB));
+  pool_->reset_peak();
+  EXPECT_EQ(check().peak_used, static_cast<int64_t>(8 * kMiB));
+  VV_OK(pool_->set_capacity(8 * kMiB));  // what was cached goes back
+  EXPECT_EQ(check().cached, 0);
+  VV_OK(pool_->set_capacity(4 * kMiB));  // below what lives: that stays, and nothing more fits
+  EXPECT_EQ(pool_->stats()->mapped, static_cast<int64_t>(8 * kMiB));
+  const Result<Block*> more = pool_->allocate({kMiB, 0, 1, "more", false});
+  EXPECT_EQ(more.status().code(), Code::kOutOfMemory);
+  VV_OK(pool_->set_capacity(0));
+  EXPECT_EQ(check().capacity, static_cast<int64_t>(64 * kMiB));
+  VV_OK(pool_->free(get(kMiB), 1));
+  EXPECT_EQ(pool_->set_capacity(-1).code(), Code::kInvalidArgument);
+  VV_OK(pool_->free(a, 1));
+}
+
 TEST_F(PoolTest, BlocksAreDisjointAlignedAndAccounted) {
   std::vector<Block*> blocks;
   std::mt19937 random(1);

@@ -38,6 +38,16 @@ struct Storage {
   ~Storage();
 };
 
+/// Host memory of arrays. It comes from the C library and goes back to it: nothing is cached.
+struct HostMemory {
+  int64_t limit = 0;  // 0: none
+  int64_t used = 0, peak_used = 0, allocations = 0, failures = 0;
+};
+HostMemory host_memory();
+void reset_host_peak();
+/// Arrays that would need more than this are OutOfMemory from now on; 0: none. Errors: InvalidArgument if negative.
+Status set_host_limit(int64_t bytes);
+
 struct Array {
   std::shared_ptr<Storage> storage;  // null once closed
   Elem elem = Elem::f32;

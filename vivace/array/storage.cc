@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -7,6 +8,44 @@
 #include "vivace/device/stream.h"
 
 namespace vivace::array {
+namespace {
+std::atomic<int64_t> host_limit{0}, host_used{0}, host_peak{0}, host_allocations{0}, host_failures{0};
+
+int64_t room_of(size_t bytes) {
+  return static_cast<int64_t>((bytes + 63) / 64 * 64);
+}
+
+/// Null where there is no memory, or none within the limit.
+void* take_host(int64_t room) {
+  const int64_t limit = host_limit.load(), used = host_used.fetch_add(room) + room;
+  void* const data = limit == 0 || used <= limit ? std::aligned_alloc(64, static_cast<size_t>(room)) : nullptr;
+  if (data == nullptr) {
+    host_used -= room, ++host_failures;
+    return nullptr;
+  }
+  ++host_allocations;
+  for (int64_t peak = host_peak.load(); peak < used && !host_peak.compare_exchange_weak(peak, used);) {
+  }
+  return data;
+}
+}  // namespace
+
+HostMemory host_memory() {
+  return {host_limit, host_used, host_peak, host_allocations, host_failures};
+}
+
+void reset_host_peak() {
+  host_peak = host_used.load();
+}
+
+Status set_host_limit(int64_t bytes) {
+  if (bytes < 0)
+    return Status(Code::kInvalidArgument,
+                  strf("a pool's limit is 0 (none) or more bytes, got %lld", static_cast<long long>(bytes)));
+  host_limit = bytes;
+  return {};
+}
+
 Storage::~Storage() {
   if (block != nullptr) {
     // Nobody can be told of a failure here; a lost context has lost the memory too.
@@ -16,6 +55,7 @@ Storage::~Storage() {
     (void)pool->free(block, kLegacyStream);
   } else if (device == kHost && owner == nullptr) {
     std::free(data);
+    if (data != nullptr) host_used -= room_of(bytes);
   }
 }
 
@@ -53,11 +93,13 @@ Result<Array> empty(Elem e, const Shape& shape, int device) {
   Array a = borrow(nullptr, e, shape, device, false, nullptr);
   Storage& s = *a.storage;
   if (device == kHost) {
-    const size_t room = (s.bytes + 63) / 64 * 64;
-    if (room != 0) s.data = std::aligned_alloc(64, room);
+    const int64_t room = room_of(s.bytes);
+    if (room != 0) s.data = take_host(room);
     if (room != 0 && s.data == nullptr)
       return Status(Code::kOutOfMemory,
-                    strf("array: %zu bytes of host memory for %s %s", s.bytes, name(e), to_string(shape).c_str()));
+                    strf("array: %zu bytes of host memory for %s %s; arrays have %lld, their limit is %lld (0: none)",
+                         s.bytes, name(e), to_string(shape).c_str(), static_cast<long long>(host_used.load()),
+                         static_cast<long long>(host_limit.load())));
     a.data = static_cast<char*>(s.data);
     return a;
   }

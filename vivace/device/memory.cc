@@ -11,8 +11,12 @@ constexpr size_t kStep = 256, kLargeBytes = 512 * 1024, kSlabBytes = 2 * 1024 * 
 constexpr size_t kMostCellBytes =
     kLargeBytes / 8 * 7;  // the class before kLargeBytes: rounded on, a request would look large
 
-size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-long long ll(int64_t v) { return static_cast<long long>(v); }
+size_t round_up(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
+long long ll(int64_t v) {
+  return static_cast<long long>(v);
+}
 
 }  // namespace
 
@@ -62,8 +66,10 @@ Pool::~Pool() {
   for (const auto& block : blocks_) {
     static_cast<void>(idle(block.get(), 0, true));
     for (const Block::Use& u : block->uses_) backend_.event_destroy(u.event);
-    if (block->host_ != nullptr) backend_.host_free(block->host_);
-    else if (block->slab_ == nullptr) static_cast<void>(backend_.unmap(block->address_, block->class_bytes_));
+    if (block->host_ != nullptr)
+      backend_.host_free(block->host_);
+    else if (block->slab_ == nullptr)
+      static_cast<void>(backend_.unmap(block->address_, block->class_bytes_));
   }
   for (const auto& slab : slabs_) static_cast<void>(backend_.unmap(slab->address, slab->bytes));
   for (const auto& [address, bytes] : ranges_) backend_.unreserve(address, bytes);
@@ -319,6 +325,38 @@ Result<PoolStats> Pool::stats() const {
   s.device_total = usage.total_bytes;
   s.outside = usage.total_bytes - usage.free_bytes - s.mapped;
   return s;
+}
+
+void Pool::reset_peak() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counters_.peak_used = counters_.used;
+  for (TenantStats& t : tenants_) t.peak_bytes = t.used_bytes;
+}
+
+Status Pool::set_capacity(int64_t bytes) {
+  if (bytes < 0)
+    return Status(Code::kInvalidArgument, strf("a pool's limit is 0 (none) or more bytes, got %lld", ll(bytes)));
+  VV_ASSIGN(const MemoryBackend::Usage usage, backend_.usage());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  options_.capacity = bytes == 0 ? usage.total_bytes : bytes;
+  if (counters_.mapped <= options_.capacity) return {};
+  return trim_locked(true).status();
+}
+
+std::vector<BlockStats> Pool::blocks() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<BlockStats> out;
+  for (const auto& b : blocks_) {
+    if (!b->live_) continue;
+    const int leases = b->leases_.load();
+    out.push_back({.name = b->name_,
+                   .tenant = tenants_[static_cast<size_t>(b->tenant_)].name,
+                   .requested = static_cast<int64_t>(b->requested_),
+                   .bytes = static_cast<int64_t>(b->class_bytes_),
+                   .resident = leases >= 0,
+                   .leased = leases > 0});
+  }
+  return out;
 }
 
 Result<int64_t> Pool::trim() {

@@ -29,15 +29,15 @@ struct TenantStats {
 /// All sizes in bytes. Always mapped = used + cached, and used = requested + rounding.
 struct PoolStats {
   int64_t capacity = 0;
-  int64_t mapped = 0;        // device memory that the pool holds
-  int64_t used = 0;          // in live resident blocks
-  int64_t requested = 0;     // the same, as callers asked for it
-  int64_t cached = 0;        // mapped but free
-  int64_t stranded = 0;      // the part of cached in slabs with a live cell: trim() cannot return it
-  int64_t evicted = 0;       // of live blocks, now in host memory
-  int64_t pinned = 0;        // in blocks with leases
+  int64_t mapped = 0;     // device memory that the pool holds
+  int64_t used = 0;       // in live resident blocks
+  int64_t requested = 0;  // the same, as callers asked for it
+  int64_t cached = 0;     // mapped but free
+  int64_t stranded = 0;   // the part of cached in slabs with a live cell: trim() cannot return it
+  int64_t evicted = 0;    // of live blocks, now in host memory
+  int64_t pinned = 0;     // in blocks with leases
   int64_t peak_used = 0;
-  int64_t outside = 0;       // used on the device by others: frameworks, contexts, other processes
+  int64_t outside = 0;  // used on the device by others: frameworks, contexts, other processes
   int64_t device_free = 0, device_total = 0;
   int64_t allocations = 0, reuses = 0, maps = 0, evictions = 0, restores = 0, failures = 0;
   std::vector<TenantStats> tenants;
@@ -48,19 +48,26 @@ struct PoolStats {
   std::string to_string() const;
 };
 
+/// A live block.
+struct BlockStats {
+  std::string name, tenant;
+  int64_t requested = 0, bytes = 0;  // as asked for; what it takes
+  bool resident = true, leased = false;
+};
+
 using TenantId = int;
 
 struct PoolOptions {
-  int64_t capacity = 0;     // most device memory the pool may hold; 0: all of the device
-  size_t range_bytes = 0;   // addresses reserved at a time; 0: twice the device's memory
+  int64_t capacity = 0;    // most device memory the pool may hold; 0: all of the device
+  size_t range_bytes = 0;  // addresses reserved at a time; 0: twice the device's memory
 };
 
 struct Allocation {
   size_t bytes = 0;
   TenantId tenant = 0;
-  StreamId stream = 0;       // the stream that uses it first; 0: none yet known
-  std::string name;          // for errors and reports
-  bool evictable = false;    // may move to the host while nobody holds a lease; needs acquire(); has pages of its own
+  StreamId stream = 0;     // the stream that uses it first; 0: none yet known
+  std::string name;        // for errors and reports
+  bool evictable = false;  // may move to the host while nobody holds a lease; needs acquire(); has pages of its own
 };
 
 class Block;
@@ -102,6 +109,13 @@ class Pool {
   /// Returns free memory to the device; answers how many bytes.
   Result<int64_t> trim();
   Result<PoolStats> stats() const;
+  /// peak_used and the tenants' peaks are what is used now.
+  void reset_peak();
+  /// The capacity from now on; 0: all of the device. Free memory beyond it goes back to the device; live blocks stay,
+  /// and requests that need more device memory fail until it fits. Errors: InvalidArgument if negative.
+  Status set_capacity(int64_t bytes);
+  /// Every block that somebody has, in no order.
+  std::vector<BlockStats> blocks() const;
 
  private:
   friend class Arena;
@@ -129,7 +143,7 @@ class Pool {
   PoolOptions options_;
   size_t granularity_ = 0;
   mutable std::mutex mutex_;
-  PoolStats counters_;                       // the additive fields
+  PoolStats counters_;  // the additive fields
   std::vector<TenantStats> tenants_;
   std::vector<std::pair<uint64_t, size_t>> ranges_;    // reserved
   uint64_t next_ = 0, end_ = 0;                        // unused part of the last range
@@ -137,7 +151,7 @@ class Pool {
   std::map<size_t, std::vector<Block*>> free_;         // mapped, by class; the last is used first
   std::list<std::unique_ptr<Block>> blocks_;
   std::list<std::unique_ptr<Slab>> slabs_;
-  std::atomic<uint64_t> clock_{0};                     // counts acquires
+  std::atomic<uint64_t> clock_{0};  // counts acquires
 };
 
 /// One piece of the pool's memory. Its address never changes.
@@ -164,12 +178,12 @@ class Block {
   TenantId tenant_ = 0;
   std::string name_;
   bool evictable_ = false, live_ = false;
-  Pool::Slab* slab_ = nullptr;              // of a small block
-  std::atomic<int> leases_{0};              // kAway while it is not resident
-  std::atomic<uint64_t> last_touch_{0};     // the pool's clock at the last acquire, for LRU
+  Pool::Slab* slab_ = nullptr;           // of a small block
+  std::atomic<int> leases_{0};           // kAway while it is not resident
+  std::atomic<uint64_t> last_touch_{0};  // the pool's clock at the last acquire, for LRU
   std::mutex uses_mutex_;
-  std::vector<Use> uses_;                   // last work on each stream that used it
-  void* host_ = nullptr;                    // contents while evicted
+  std::vector<Use> uses_;  // last work on each stream that used it
+  void* host_ = nullptr;   // contents while evicted
   std::list<std::unique_ptr<Block>>::iterator self_;
 };
 

@@ -8,7 +8,7 @@
 An Array goes wherever an op takes a port, and to and from other libraries by DLPack without a copy. On a GPU a call queues a
 kernel and returns; sorting, searching, gathers and running sums are the CPU's, and refused there by an UnsupportedError.
 """
-from vivace._core import Array, pool_stats
+from vivace._core import Array, pool_reset_peak, pool_set_limit, pool_snapshot, pool_stats, pool_trim
 from vivace.array import _class as _class  # gives Array the methods that are written in Python
 from vivace.array.creation import (
     arange, asarray, empty, empty_like, eye, from_dlpack, from_numpy, full, full_like, get_default_device, linspace, meshgrid, ones, ones_like,
@@ -52,7 +52,7 @@ __all__ = [
     "full_like", "fuse", "gelu", "get_default_device", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32", "int64", "int8", "isdtype",
     "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
-    "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_stats", "positive", "pow", "prod", "random", "real",
+    "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_reset_peak", "pool_set_limit", "pool_snapshot", "pool_stats", "pool_trim", "positive", "pow", "prod", "random", "real",
     "reciprocal", "reduction", "remainder", "repeat", "reshape", "result_type", "roll", "round", "rsqrt", "searchsorted", "set_default_device", "sigmoid", "sign",
     "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take", "take_along_axis",
     "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unstack", "var", "vecdot", "where", "zeros",
