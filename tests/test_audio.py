@@ -1,6 +1,7 @@
 """Sound: WAV files of every form and what is wrong with them, resampled tones against the tones themselves, and log-mel
 features against those of openai/whisper (tests/fixtures/whisper)."""
 import io
+import math
 import struct
 import wave
 from pathlib import Path
@@ -87,8 +88,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_sound(case, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
+def test_what_is_no_sound(case):
     raw, kind, message = BAD[case]
     with pytest.raises(getattr(vivace, kind), match=message):
         audio.read(raw)
@@ -207,16 +207,49 @@ def test_what_has_no_frames(shapes, attrs, message):
         ops.stft_mel(**{k: np.zeros(s, np.float32) for k, s in shapes.items()}, **attrs)
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "OGG"])
-def test_other_files(kind):
+@pytest.mark.parametrize("kind, channels, rate", [("FLAC", 2, 44100), ("OGG", 1, 16000), ("MP3", 2, 48000), ("AIFF", 5, 8000)])
+def test_other_files(kind, channels, rate):
+    """Against what the soundfile package reads of them; limits; cut and changed bytes."""
     soundfile = pytest.importorskip("soundfile")
-    x = np.sin(np.arange(16000) / 20).astype(np.float32) * 0.5
-    held = io.BytesIO()
-    soundfile.write(held, np.stack([x, x], 1), 16000, format=kind)
-    got, rate = audio.read(held.getvalue())
-    assert rate == 16000 and len(got) == len(x)
-    np.testing.assert_allclose(got, x, rtol=0, atol=2.0**-15 if kind == "FLAC" else 0.05)
+    x, held = np.sin(np.arange(rate) / 20).astype(np.float32) * 0.5, io.BytesIO()
+    soundfile.write(held, np.stack([x * (c + 1) / channels for c in range(channels)], 1), rate, format=kind)
+    raw = held.getvalue()
+    held.seek(0)
+    want = soundfile.read(held, dtype="float32", always_2d=True)[0].mean(1, dtype=np.float64).astype(np.float32)
+    got, there = audio.read(raw)
+    assert there == rate and np.array_equal(got, want)
     with pytest.raises(vivace.LimitExceededError, match="seconds"):
-        audio.read(held.getvalue(), most_seconds=0.5)
-    with pytest.raises(vivace.CorruptDataError):
-        audio.read(held.getvalue()[:60])
+        audio.read(raw, most_seconds=0.5)
+    rng = np.random.default_rng(len(kind))
+    for _ in range(60):
+        bad = np.frombuffer(raw, np.uint8)[:rng.integers(1, len(raw))].copy()
+        bad[rng.integers(0, len(bad), rng.integers(0, 4))] = rng.integers(0, 256)
+        try:
+            assert np.isfinite(audio.read(bad.tobytes())[0]).all()
+        except (vivace.CorruptDataError, vivace.UnsupportedError, vivace.LimitExceededError) as e:
+            assert "libsndfile" in str(e) or isinstance(e, vivace.LimitExceededError) or "not finite" in str(e)
+
+
+def test_without_the_library(tmp_path):
+    """The error says where it was looked for, and WAV needs none."""
+    raw = b"fLaC" + bytes(100)
+    with pytest.raises(vivace.Error):
+        audio.read(raw)  # whichever library there is has been chosen
+    try:
+        _core.set_sound_library(str(tmp_path / "none.so"))
+        with pytest.raises(vivace.UnsupportedError, match="none.so was not found.*VIVACE_SNDFILE"):
+            audio.read(raw)
+        assert audio.read(riff(SOME))[1] == 16000
+    finally:
+        _core.set_sound_library("")
+        audio._library.cache_clear()
+
+
+@pytest.mark.parametrize("up, down", [(1, 3), (160, 441), (2, 1), (320, 147)])
+def test_the_filter_is_its_formula(up, down):
+    share = min(1.0, up / down)
+    half = math.ceil(24 / share)
+    at = np.arange(1 - half, half + 1)[None] - np.arange(up)[:, None] / up
+    want = np.sinc(at * share * 0.945) * share * 0.945 * np.i0(9 * np.sqrt(np.maximum(0, 1 - (at / half) ** 2))) / np.i0(9)
+    got = audio.resampling_filter(up, down)
+    assert got.shape == want.shape and np.abs(got - want).max() <= 1e-7

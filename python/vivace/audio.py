@@ -1,8 +1,10 @@
-"""Sound as speech models take it: one channel of f32 samples at one rate. WAV is read by the core; FLAC, MP3, Ogg and others by
-libsndfile, where the soundfile package is installed (pip install 'vivace[audio]')."""
+"""Sound as speech models take it: one channel of f32 samples at one rate. The core reads WAV, and FLAC, MP3, Ogg and others by
+libsndfile: that of the soundfile package (pip install 'vivace[audio]'), else the system's."""
 from __future__ import annotations
 
 import functools
+import glob
+import importlib.util
 import math
 import mmap
 import os
@@ -11,14 +13,11 @@ import sys
 import numpy as np
 
 from vivace import _core, files
-from vivace.errors import CorruptDataError, InvalidArgumentError, InvalidDTypeError, InvalidShapeError, LimitExceededError, UnsupportedError
+from vivace.errors import CorruptDataError, Error, InvalidArgumentError, InvalidDTypeError, InvalidShapeError, LimitExceededError
 
 LEAST_RATE, MOST_RATE, MOST_CHANNELS, MOST_SECONDS = _core.audio_limits
 MOST_BYTES = 4 << 30  # of a file, or of what comes through a pipe
 _BLOCK = 1 << 20
-_ZEROS = 24         # crossings of the resampling filter on either side of its middle
-_KAISER = 9.0       # 90 dB
-_ROLLOFF = 0.945    # where the filter begins to fall, as a share of the narrower band
 
 
 def read(source, *, most_seconds: float = MOST_SECONDS) -> tuple[np.ndarray, int]:
@@ -32,7 +31,14 @@ def read(source, *, most_seconds: float = MOST_SECONDS) -> tuple[np.ndarray, int
     if memory.size == 0:
         raise CorruptDataError(f"{name}: an empty file")
     if memory[:4].tobytes() != b"RIFF":
-        return _other(memory, name, most_seconds)
+        _library()
+        try:
+            sound = _core.read_sound(memory, most_seconds)
+        except Error as e:
+            raise type(e)(f"{name}: {e}") from None
+        samples = np.empty(sound.frames, np.float32)
+        sound.copy_to(samples)
+        return samples, sound.rate
     wav = _core.open_wav(memory, most_seconds)
     samples = np.empty(wav.frames, np.float32)
     for first in range(0, wav.frames, _BLOCK):
@@ -55,52 +61,13 @@ def _memory(source) -> np.ndarray:
         return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8) if size else np.empty(0, np.uint8)
 
 
-class _View:
-    """Bytes as the file that soundfile asks for."""
-
-    def __init__(self, memory):
-        self.memory, self.at = memory, 0
-
-    def read(self, n=-1):
-        got = self.memory[self.at:None if n is None or n < 0 else self.at + n]
-        self.at += len(got)
-        return got.tobytes()
-
-    def seek(self, to, whence=0):
-        self.at = min(max((0, self.at, len(self.memory))[whence] + to, 0), len(self.memory))
-        return self.at
-
-    def tell(self):
-        return self.at
-
-
-def _other(memory, name, most_seconds):
-    try:
-        import soundfile
-    except ImportError as e:
-        raise UnsupportedError(f"{name}: no WAV file; FLAC, MP3, Ogg and others are read where soundfile is installed (pip install 'vivace[audio]'), or convert it to WAV first") from e
-    try:
-        with soundfile.SoundFile(_View(memory)) as f:
-            limits = (("channels", f.channels, 1, MOST_CHANNELS), ("samples a second", f.samplerate, LEAST_RATE, MOST_RATE), ("seconds", f.frames / max(f.samplerate, 1), 0, most_seconds))
-            for what, value, least, most in limits:
-                if not least <= value <= most:
-                    raise LimitExceededError(f"{name}: {value:g} {what}, {least:g} to {most:g} are read")
-            parts, held = [], 0
-            while len(block := f.read(_BLOCK // f.channels, dtype="float32", always_2d=True)):
-                held += len(block)  # the header may have lied
-                if held > most_seconds * f.samplerate:
-                    raise LimitExceededError(f"{name}: more than {most_seconds:g} seconds")
-                parts.append(block.mean(1, dtype=np.float64).astype(np.float32))
-            rate = f.samplerate
-    except (soundfile.LibsndfileError, OSError, ValueError) as e:
-        raise CorruptDataError(f"{name}: libsndfile refuses it: {e}") from e
-    return _finite(np.concatenate(parts) if parts else np.empty(0, np.float32), name), rate
-
-
-def _finite(samples, name):
-    if not np.isfinite(samples).all():
-        raise CorruptDataError(f"{name}: sample {int(np.argmin(np.isfinite(samples)))} is not finite")
-    return samples
+@functools.cache
+def _library() -> None:
+    """libsndfile comes with the soundfile package; without that the core looks for the system's."""
+    if os.environ.get("VIVACE_SNDFILE") or (spec := importlib.util.find_spec("_soundfile_data")) is None or spec.origin is None:
+        return
+    if found := sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(spec.origin)), "libsndfile*.so*"))):
+        _core.set_sound_library(found[0])
 
 
 class Pieces:
@@ -190,11 +157,7 @@ def _array(audio) -> np.ndarray:
 @functools.lru_cache(maxsize=4)
 def resampling_filter(up: int, down: int) -> np.ndarray:
     """[up, K]: a Kaiser-windowed sinc, the phase of each output that lies p / up after an input."""
-    share = min(1.0, up / down)  # of the inputs' band that is kept
-    half = math.ceil(_ZEROS / share)
-    at = np.arange(1 - half, half + 1)[None] - np.arange(up)[:, None] / up
-    x = at / half
-    return (np.sinc(at * share * _ROLLOFF) * share * _ROLLOFF * np.i0(_KAISER * np.sqrt(np.maximum(0, 1 - x * x))) / np.i0(_KAISER)).astype(np.float32)
+    return np.array(_core.resampling_filter(up, down), np.float32).reshape(up, -1)
 
 
 def resample(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:

@@ -239,7 +239,7 @@ void test_handles(const World& w) {
   FAILS(vv_tokenizer_load, (nullptr, &tokenizer.value), tokenizer);
   FAILS(vv_speech_load, (nullptr, &speech.value), speech);
   FAILS(vv_speech_transcribe, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
-  FAILS(vv_speech_transcribe_wav, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
+  FAILS(vv_speech_transcribe_file, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
   FAILS(vv_transcript_get_info, (nullptr, &transcript_info.value), transcript_info);
   FAILS(vv_transcript_get_segment, (nullptr, 0, &segment_info.value), segment_info);
   FAILS(vv_transcript_get_word, (nullptr, 0, 0, &word_info.value), word_info);

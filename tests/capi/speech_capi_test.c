@@ -97,8 +97,8 @@ static void test_refused(vv_speech* speech, float* samples, size_t count) {
   samples[7] = (float)NAN;
   EXPECT_ERROR(vv_speech_transcribe(speech, samples, count, NULL, &t), VV_INVALID_ARGUMENT, "not finite");
   samples[7] = 0;
-  EXPECT_ERROR(vv_speech_transcribe_wav(speech, "RIFF", 4, NULL, &t), VV_CORRUPT_DATA, "");
-  EXPECT_ERROR(vv_speech_transcribe_wav(speech, NULL, 4, NULL, &t), VV_INVALID_ARGUMENT, "file is NULL");
+  EXPECT_ERROR(vv_speech_transcribe_file(speech, "RIFF", 4, NULL, &t), VV_CORRUPT_DATA, "");
+  EXPECT_ERROR(vv_speech_transcribe_file(speech, NULL, 4, NULL, &t), VV_INVALID_ARGUMENT, "file is NULL");
   EXPECT(t == NULL);
   EXPECT_OK(vv_speech_transcribe(speech, NULL, 0, NULL, &t));
   if (t != NULL) EXPECT(vv_transcript_get_info(t, &info) == VV_OK && info.segments == 0 && strlen(info.language) == 2);
@@ -122,11 +122,15 @@ static void test_wav(vv_speech* speech, const float* samples, size_t count) {
     file[44 + 2 * i] = (unsigned char)(v & 255);
     file[45 + 2 * i] = (unsigned char)((v >> 8) & 255);
   }
-  EXPECT_OK(vv_speech_transcribe_wav(speech, file, sizeof file, NULL, &t));
+  EXPECT_OK(vv_speech_transcribe_file(speech, file, sizeof file, NULL, &t));
   vv_transcript_destroy(t);
   t = NULL;
   file[24] = 0x40, file[25] = 0x1f, file[28] = 0x80, file[29] = 0x3e; /* 8000 samples a second */
-  EXPECT_ERROR(vv_speech_transcribe_wav(speech, file, sizeof file, NULL, &t), VV_UNSUPPORTED, "resample");
+  EXPECT_OK(vv_speech_transcribe_file(speech, file, sizeof file, NULL, &t)); /* of any rate */
+  vv_transcript_destroy(t);
+  t = NULL;
+  memcpy(file, "fLaC", 4); /* and nothing of FLAC behind it: refused by libsndfile, or there is none */
+  EXPECT(vv_speech_transcribe_file(speech, file, sizeof file, NULL, &t) != VV_OK && t == NULL);
 }
 
 int main(int argc, char** argv) {

@@ -47,10 +47,11 @@ typedef struct vv_transcribe_options {
  * best_of, a prompt that is too long), VV_UNSUPPORTED (translating with a model of English). */
 VV_API vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count,
                                       const vv_transcribe_options* options, vv_transcript** out);
-/* The same of a WAV file in memory. Errors: also VV_CORRUPT_DATA; VV_UNSUPPORTED: another coding, or other than 16,000
- * samples a second. */
-VV_API vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes,
-                                          const vv_transcribe_options* options, vv_transcript** out);
+/* The same of a sound file in memory, of any rate and number of channels: WAV, and where libsndfile is found (the
+ * system's, or VIVACE_SNDFILE), FLAC, MP3, Ogg and others. Errors: also VV_CORRUPT_DATA, VV_LIMIT_EXCEEDED;
+ * VV_UNSUPPORTED: another coding, or no libsndfile. */
+VV_API vv_status vv_speech_transcribe_file(vv_speech* speech, const void* file, size_t bytes,
+                                           const vv_transcribe_options* options, vv_transcript** out);
 VV_API void vv_transcript_destroy(vv_transcript* transcript);
 
 /* Texts and tokens are valid as long as the transcript. */

@@ -105,15 +105,15 @@ vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t c
   }, out);
 }
 
-vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes,
-                                   const vv_transcribe_options* options, vv_transcript** out) {
-  return guard("vv_speech_transcribe_wav", [&]() -> Status {
+vv_status vv_speech_transcribe_file(vv_speech* speech, const void* file, size_t bytes,
+                                    const vv_transcribe_options* options, vv_transcript** out) {
+  return guard("vv_speech_transcribe_file", [&]() -> Status {
     VV_NOT_NULL(speech);
     VV_NOT_NULL(out);
     if (file == nullptr && bytes > 0) return vivace::capi::null("file");
     VV_TRY(vivace::capi::check_bytes("bytes", bytes));
     return transcribed(speech, options, out, [&](Transcriber& t, const TranscribeOptions& o) {
-      return t.transcribe_wav({static_cast<const uint8_t*>(file), bytes}, o);
+      return t.transcribe_file({static_cast<const uint8_t*>(file), bytes}, o);
     });
   }, out);
 }

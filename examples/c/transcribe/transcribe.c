@@ -1,4 +1,4 @@
-/* What a WAV file of 16,000 samples a second says, from C.
+/* What a sound file says, from C.
  *     transcribe_c FOLDER talk.wav */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   info.struct_size = sizeof info;
   options.path = argv[1];
   if (vv_speech_load(&options, &speech) != VV_OK ||
-      vv_speech_transcribe_wav(speech, file, bytes, NULL, &said) != VV_OK ||
+      vv_speech_transcribe_file(speech, file, bytes, NULL, &said) != VV_OK ||
       vv_transcript_get_info(said, &info) != VV_OK)
     status = fail();
   for (i = 0; i < info.segments && status == 0; ++i) {

@@ -1,4 +1,4 @@
-// What a WAV file of 16,000 samples a second says, from C++.
+// What a sound file says, from C++.
 //     transcribe FOLDER talk.wav
 #include <cstdio>
 
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   if (!loaded.ok()) return fail(loaded.status());
   auto file = engine::MappedFile::open(argv[2]);
   if (!file.ok()) return fail(file.status());
-  auto said = loaded->transcribe_wav(file->bytes(), {});
+  auto said = loaded->transcribe_file(file->bytes(), {});
   if (!said.ok()) return fail(said.status());
   for (const models::whisper::TextSegment& s : said->segments)
     std::printf("%7.2f %7.2f%s\n", s.start, s.end, s.text.c_str());

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
-#include "vivace/engine/audio/wav.h"
+#include "vivace/engine/audio/sound.h"
 #include "vivace/engine/checkpoint/json.h"
 #include "vivace/models/whisper/model.h"
 #include "vivace/models/whisper/repeats.h"
@@ -397,15 +397,10 @@ Result<std::string> Transcriber::text_of(std::span<const int32_t> ids) const {
   return out;
 }
 
-Result<Transcription> Transcriber::transcribe_wav(std::span<const uint8_t> file, const TranscribeOptions& options) {
-  VV_ASSIGN(const engine::Wav wav, engine::Wav::parse(file));
-  if (wav.rate() != model_->limits().rate)
-    return Status(Code::kUnsupported,
-                  strf("transcribe: wanted a WAV file of %d samples a second, got %d: resample it first",
-                       model_->limits().rate, wav.rate()));
-  std::vector<float> samples(static_cast<size_t>(wav.frames()));
-  VV_TRY(wav.mono(0, samples));
-  return transcribe(samples, options);
+Result<Transcription> Transcriber::transcribe_file(std::span<const uint8_t> file, const TranscribeOptions& options) {
+  VV_ASSIGN(engine::Sound sound, engine::read_sound(file));
+  VV_ASSIGN(sound, engine::resampled(std::move(sound), model_->limits().rate));
+  return transcribe(sound.samples, options);
 }
 
 }  // namespace vivace::models::whisper

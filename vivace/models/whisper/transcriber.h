@@ -53,8 +53,9 @@ class Transcriber {
   /// unknown language, a value of the options), LimitExceeded (beams or best_of beyond rows, prompts that are too
   /// long), Unsupported (translating with a model of one language).
   Result<Transcription> transcribe(std::span<const float> samples, const TranscribeOptions& options);
-  /// The same of a WAV file of 16,000 samples a second. Errors: also those of Wav::parse().
-  Result<Transcription> transcribe_wav(std::span<const uint8_t> file, const TranscribeOptions& options);
+  /// The same of a sound file of any rate: WAV, and where libsndfile is, FLAC, MP3, Ogg and others. Errors: also those
+  /// of read_sound().
+  Result<Transcription> transcribe_file(std::span<const uint8_t> file, const TranscribeOptions& options);
   engine::SpeechModel& model() { return *model_; }
 
  private:
