@@ -363,6 +363,8 @@ FAULTS = [
     ("text: int4 codes are cut, not rounded", "vivace/engine/blocks.cc", "x[i] * scale + 8.5", "x[i] * scale + 8.0", "tests/test_int4.py"),
     ("text: FP4 parts lie on each other", "vivace/engine/weight_uploader.cc", "slice(g.to, row, 1).data", "slice(g.to, 0, 1).data", "tests/test_fp4.py"),
     ("text: FP4 scales of parts lie on each other", "vivace/engine/weight_uploader.cc", "slice(g.to_scale[0], row, 1).data", "slice(g.to_scale[0], 0, 1).data", "tests/test_fp4.py"),
+    ("FP4: rows of a gate keep the scales of the query's", "vivace/engine/weights.cc", "scales.scales.block = mine_of(scales.scales.block);", "", "tests/test_nvfp4.py -k codes"),
+    ("FP4: a scale that divides multiplies by its reciprocal", "vivace/engine/weights.cc", "divisor > 0 ? stored / divisor : stored * whole", "stored * whole", "tests/test_nvfp4.py -k reference"),
     ("text: FP4 parts take the first one's scale", "vivace/models/decoder/weights.cc", "whole(w.q) != whole(w.k) || ", "", "tests/test_fp4.py"),
     ("text: FP4 codes are read high nibble first", "vivace/engine/weights.cc", "(i % 2 * 4) & 15", "((i + 1) % 2 * 4) & 15", "tests/test_fp4.py"),
     ("text: int8 codes are cut, not rounded", "vivace/engine/blocks.cc", "y + std::copysign(0.5f, y)", "y", "tests/test_int4.py"),

@@ -248,7 +248,7 @@ CONFIGS = [({"layer_types": ["linear_attention"] * 4}, "one at least must be ful
            ({"linear_conv_kernel_dim": 9}, "wanted 2 to 8"), ({"linear_conv_kernel_dim": 1}, "wanted 2 to 8"), ({"linear_key_head_dim": 0}, "linear key head dim"), ({"linear_value_head_dim": 513}, "linear value head dim"),
            ({"attn_output_gate": False}, "attn_output_gate"), ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0}}, "partial_rotary_factor"), ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.5}}, "partial_rotary_factor"),
            ({"layer_types": None, "full_attention_interval": 0}, "full_attention_interval"), ({"linear_num_key_heads": None}, "linear_num_key_heads"),
-           ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "NVFP4"), ({"linear_key_head_dim": 8}, "linear_attn.in_proj_qkv")]
+           ({"linear_key_head_dim": 8}, "linear_attn.in_proj_qkv")]
 
 
 @pytest.mark.parametrize("change,match", CONFIGS)

@@ -47,10 +47,12 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
 
 Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& shape, bool transposed) const {
   const TensorEntry* e = checkpoint_.find(tensor_name);
+  if (const TensorEntry* packed = checkpoint_.find(tensor_name + "_packed"); e == nullptr && packed != nullptr)
+    return fp4(*packed, tensor_name, shape, true);
   if (e == nullptr)
     return Status(Code::kNotFound,
                   "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
-  if (e->dtype == DType::u8 && !transposed) return fp4(*e, shape);
+  if (e->dtype == DType::u8 && !transposed) return fp4(*e, tensor_name, shape, false);
   const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
   if (!(e->shape == stored)) return wrong_shape(tensor_name, stored, e->shape);
   if (e->dtype == DType::e4m3) return unscale(*e);
@@ -76,12 +78,21 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
 
 Result<Tensor> WeightSource::half(const WeightRule& rule, const std::string& name) const {
   VV_ASSIGN(Tensor both, one(name, Shape(2 * rule.shape[0], rule.shape[1]), false));
-  if (both.dtype == DType::e2m1) both = widened(both);
-  const Tensor mine = own(both.dtype, rule.shape);
-  const int64_t run = rule.turns * row_bytes(both.dtype, rule.shape[1]);
-  for (int64_t i = 0; i < rule.shape[0] / rule.turns; ++i)
-    std::memcpy(static_cast<char*>(mine.data) + i * run,
-                static_cast<const char*>(both.data) + (2 * i + (rule.second ? 1 : 0)) * run, static_cast<size_t>(run));
+  if (both.dtype == DType::e2m1 && !keep_fp4_) both = widened(both);
+  const auto mine_of = [&](const Tensor& all) {
+    const Tensor mine = own(all.dtype, Shape(rule.shape[0], all.shape[1]));
+    const int64_t run = rule.turns * row_bytes(all.dtype, all.shape[1]);
+    for (int64_t i = 0; i < rule.shape[0] / rule.turns; ++i)
+      std::memcpy(static_cast<char*>(mine.data) + i * run,
+                  static_cast<const char*>(all.data) + (2 * i + (rule.second ? 1 : 0)) * run, static_cast<size_t>(run));
+    return mine;
+  };
+  const Tensor mine = mine_of(both);
+  if (both.dtype == DType::e2m1) {
+    Fp4Scales scales = scales_.at(both.data);
+    scales.scales.block = mine_of(scales.scales.block);
+    scales_[mine.data] = scales;
+  }
   return mine;
 }
 
@@ -129,8 +140,9 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
   return out;
 }
 
-Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) const {
-  const std::string block_name = codes.name + "_scale", whole_name = codes.name + "_scale_2";
+Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const std::string& weight, const Shape& shape,
+                                 bool divides) const {
+  const std::string block_name = weight + "_scale", whole_name = weight + (divides ? "_global_scale" : "_scale_2");
   const TensorEntry *block = checkpoint_.find(block_name), *whole = checkpoint_.find(whole_name);
   if (shape.rank != 2 || block == nullptr || whole == nullptr)
     return Status(Code::kUnsupported, "tensor " + codes.name + " is u8 without scales in " + block_name + " and " +
@@ -139,6 +151,8 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) c
   if (shape[1] % kBlockScaled != 0)
     return Status(Code::kUnsupported, "tensor " + codes.name + ": FP4 rows have a scale for each 16 columns, which " +
                                           std::to_string(shape[1]) + " does not divide into");
+  if (codes.dtype != DType::u8)
+    return Status(Code::kUnsupported, "tensor " + codes.name + ": wanted u8, got " + name(codes.dtype));
   if (!(codes.shape == packed)) return wrong_shape(codes.name, packed, codes.shape);
   if (!(block->shape == blocks)) return wrong_shape(block_name, blocks, block->shape);
   if (whole->shape.elements() != 1) return wrong_shape(whole_name, Shape(1), whole->shape);
@@ -146,32 +160,47 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) c
     return Status(Code::kUnsupported, "tensors " + block_name + " and " + whole_name + ": wanted e4m3 and f32, got " +
                                           name(block->dtype) + " and " + name(whole->dtype));
   const Tensor t = tensor(checkpoint_.tensor(codes).data, DType::e2m1, shape);
-  const Scales scales{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))};
+  Fp4Scales scales{{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))}};
+  bool numbers = true;
+  for (int64_t i = 0; i < blocks.elements(); ++i)
+    numbers = numbers && (static_cast<const uint8_t*>(scales.scales.block.data)[i] & 0x7f) != 0x7f;
+  if (!numbers)
+    return Status(Code::kCorruptData, "tensor " + block_name + ": a scale is NaN; fetch the checkpoint again");
   float value;
   std::memcpy(&value, checkpoint_.tensor(*whole).data, sizeof(value));
   if (!(value > 0 && std::isfinite(value)))
     return Status(Code::kCorruptData,
                   "tensor " + whole_name + ": wanted a positive finite scale, got " + std::to_string(value));
-  std::memcpy(scales.whole.data, &value, sizeof(value));
+  if (divides) {
+    scales.divisor = value;
+    value = 1 / value;
+    if (!(value > 0 && std::isfinite(value)))
+      return Status(Code::kCorruptData, "tensor " + whole_name + ": " + std::to_string(scales.divisor) +
+                                            " has no reciprocal in f32; fetch the checkpoint again");
+  }
+  std::memcpy(scales.scales.whole.data, &value, sizeof(value));
   scales_[t.data] = scales;
   return t;
 }
 
 const Scales* WeightSource::scales_of(const Tensor& t) const {
   const auto found = scales_.find(t.data);
-  return t.dtype == DType::e2m1 && found != scales_.end() ? &found->second : nullptr;
+  return t.dtype == DType::e2m1 && found != scales_.end() ? &found->second.scales : nullptr;
 }
 
 Tensor WeightSource::widened(const Tensor& t) const {
   constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-  const Scales& scales = *scales_of(t);
+  const auto& [scales, divisor] = scales_.at(t.data);
   const float whole = *static_cast<const float*>(scales.whole.data);
   const auto* codes = static_cast<const uint8_t*>(t.data);
   const auto* block = static_cast<const uint8_t*>(scales.block.data);
   const Tensor out = own(DType::bf16, t.shape);
   auto* to = static_cast<uint16_t*>(out.data);
-  for (int64_t i = 0; i < t.shape.elements(); ++i)  // rows are whole blocks
-    to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * (f32_of_e4m3(block[i / kBlockScaled]) * whole));
+  for (int64_t i = 0; i < t.shape.elements(); ++i) {  // rows are whole blocks
+    const float stored = f32_of_e4m3(block[i / kBlockScaled]);
+    const float scale = divisor > 0 ? stored / divisor : stored * whole;  // which may differ in the last bit
+    to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * scale);
+  }
   return out;
 }
 

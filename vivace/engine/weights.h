@@ -48,8 +48,9 @@ class WeightSource {
   /// dtype's alignment, a transposed one, experts that lie apart, rows in turn with another weight's, and e4m3 with a
   /// scale a 128 x 128 block
   /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with
-  /// e4m3 "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4. Errors: NotFound names
-  /// the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
+  /// e4m3 "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4, or "weight_packed" and
+  /// an f32 "weight_global_scale" that scales are divided by, as compressed-tensors does. Errors: NotFound names the
+  /// tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies, CorruptData scales that are no numbers.
   Result<Tensor> get(const WeightRule& rule, int layer = -1) const;
   /// Bytes of the mapped files, and of what was copied out of them.
   int64_t bytes() const;
@@ -67,14 +68,18 @@ class WeightSource {
   Result<Tensor> half(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> gather(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> unscale(const TensorEntry& weight) const;
-  /// Checks codes and scales; a view of the codes.
-  Result<Tensor> fp4(const TensorEntry& codes, const Shape& shape) const;
+  /// Checks codes and scales of the weight `name`; a view of the codes. `divides`: the whole scale is a divisor.
+  Result<Tensor> fp4(const TensorEntry& codes, const std::string& name, const Shape& shape, bool divides) const;
   /// A dense tensor in memory of this object.
   Tensor own(DType dtype, const Shape& shape) const;
   Checkpoint checkpoint_;
   std::string prefix_;
   bool synthetic_ = false, keep_fp4_ = false;
-  mutable std::map<const void*, Scales> scales_;  // of FP4 matrices, by where their codes are
+  struct Fp4Scales {
+    Scales scales;
+    float divisor = 0;  // whose reciprocal scales.whole is, where the checkpoint divides
+  };
+  mutable std::map<const void*, Fp4Scales> scales_;  // of FP4 matrices, by where their codes are
   mutable int64_t copied_ = 0;
   mutable std::vector<std::unique_ptr<std::byte[]>> copies_;
 };

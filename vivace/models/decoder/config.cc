@@ -252,9 +252,18 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
   return {};
 }
 
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantized hub
-/// files are refused.
-Status check_quantization(const JsonValue& q, const Family& family) {
+/// FP4 of whoever wrote it has a scale for 16 columns.
+Status check_group(const JsonValue& owner) {
+  VV_ASSIGN(const int64_t columns, owner.get_int("group_size", 16));
+  if (columns == 16) return {};
+  return owner.error(Code::kUnsupported, strf("group_size: FP4 with a scale for 16 columns is served, got one for %ld; "
+                                              "use a bf16 checkpoint",
+                                              static_cast<long>(columns)));
+}
+
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt and compressed-tensors write it is read;
+/// other quantized hub files are refused.
+Status check_quantization(const JsonValue& q) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;
   if (const auto size = q.find("weight_block_size"); size && size->is_array() && size->size() == 2) {
@@ -266,16 +275,21 @@ Status check_quantization(const JsonValue& q, const Family& family) {
   }
   if (method == "fp8" && blocks) return {};
   VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
-  if (method == "modelopt" && algorithm == "NVFP4" && family.has(kRecurrent))
-    return Status(Code::kUnsupported,
-                  strf("config.json: quantization_config: NVFP4 checkpoints of %s are not served; load a bf16 one with "
-                       "precision w4a16",
-                       family.name));
-  if (method == "modelopt" && algorithm == "NVFP4") return {};
+  VV_ASSIGN(const std::string_view format, q.get_string("format", "unknown"));
+  if ((method == "modelopt" && algorithm == "NVFP4") ||
+      (method == "compressed-tensors" && format == "nvfp4-pack-quantized")) {
+    VV_TRY(check_group(q));
+    const auto groups = q.find("config_groups");
+    if (!groups || groups->is_null()) return {};
+    for (const JsonValue group : *groups)
+      if (const auto weights = group.find("weights"); weights && weights->is_object()) VV_TRY(check_group(*weights));
+    return {};
+  }
   return Status(Code::kUnsupported,
-                "config.json: quantization_config: only fp8 with weight_block_size [128, 128] and modelopt's NVFP4 are "
-                "served, got quant_method '" +
-                    std::string(method) + "', quant_algo '" + std::string(algorithm) + "'; use a GGUF file");
+                "config.json: quantization_config: only fp8 with weight_block_size [128, 128], modelopt's NVFP4 "
+                "and compressed-tensors' nvfp4-pack-quantized are served, got quant_method '" +
+                    std::string(method) + "', quant_algo '" + std::string(algorithm) + "', format '" +
+                    std::string(format) + "'; use a GGUF file");
 }
 
 /// Features of a config that would change the arithmetic and that the pipeline does not have.
@@ -299,7 +313,7 @@ Status refuse_unserved(const JsonValue& root, const Family& family) {
     return Status(Code::kUnsupported, "config.json: sliding_window: a window in every layer is not served");
   VV_ASSIGN(const bool scaled, root.get_bool("scale_attn_weights", true));
   if (!scaled) return Status(Code::kUnsupported, "config.json: scale_attn_weights: false is not served");
-  if (const auto q = root.find("quantization_config"); q && !q->is_null()) return check_quantization(*q, family);
+  if (const auto q = root.find("quantization_config"); q && !q->is_null()) return check_quantization(*q);
   return {};
 }
 
@@ -342,7 +356,7 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   const JsonValue whole = json.root();
   VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));
   if (const auto q = whole.find("quantization_config"); c->has(kNested) && q && !q->is_null())
-    VV_TRY(check_quantization(*q, *c->family));
+    VV_TRY(check_quantization(*q));
   VV_TRY(refuse_unserved(root, *c->family));
   const HubKeys& key = *c->family->keys;
   VV_ASSIGN(c->layers, root.get_int(key.layers));

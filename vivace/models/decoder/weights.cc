@@ -221,7 +221,8 @@ void split_experts(const DecoderConfig& c, LayerWeights& w) {
   w.up = half(c.mlp);
 }
 
-/// FP4 becomes bf16 where no product takes it as it is: routers, and parts of one product that do not share a scale.
+/// FP4 becomes bf16 where no product takes it as it is: routers, shared experts, what a recurrent layer decays and
+/// corrects by, and parts of one product that do not share a scale.
 void upcast(const engine::WeightSource& source, LayerWeights& w) {
   const auto whole = [&](const Tensor& t) {
     const engine::Scales* const s = source.scales_of(t);
@@ -231,9 +232,12 @@ void upcast(const engine::WeightSource& source, LayerWeights& w) {
     for (Tensor* t : parts)
       if (source.scales_of(*t) != nullptr) *t = source.widened(*t);
   };
-  if (whole(w.q) != whole(w.k) || whole(w.q) != whole(w.v)) all({&w.q, &w.k, &w.v});
+  if (whole(w.q) != whole(w.k) || whole(w.q) != whole(w.v) ||
+      (w.attn_gate.present() && whole(w.q) != whole(w.attn_gate)))
+    all({&w.q, &w.k, &w.v, &w.attn_gate});
+  if (whole(w.conv_in) != whole(w.delta_gate)) all({&w.conv_in, &w.delta_gate});
   if (w.gate.present() && whole(w.gate) != whole(w.up)) all({&w.gate, &w.up});
-  all({&w.router});
+  all({&w.router, &w.delta_b, &w.delta_a, &w.shared_open, &w.shared_gate, &w.shared_up, &w.shared_down});
 }
 
 /// Its layer is number config.layers, which no list of kinds of layers has: one that attends.
