@@ -179,13 +179,17 @@ class Step {
       entering = quantized(b_.normed, b_.normed_scale, T_, at(kAttentionIn));
       VV_TRY(op_.quantize(normed_.x, entering));
     }
+    const bool whole = w.delta_in.present() && w.delta_in.shape[0] > C + V;  // b and a are its last rows
     if (w.delta_in.present()) {
-      VV_TRY(op_.linear(entering, {w.delta_in, {}, w.delta_in_scale}, in));
+      VV_TRY(op_.linear(entering, {w.delta_in, {}, w.delta_in_scale},
+                        whole ? columns(top(b_.qkv, T_), 0, C + V + 2 * H) : in));
     } else {
       VV_TRY(op_.linear(normed_, {w.conv_in}, columns(in, 0, C)));
       VV_TRY(op_.linear(normed_, {w.delta_gate}, columns(in, C, V)));
     }
-    if (w.delta_ba.present()) {
+    if (whole) {
+      // they are there
+    } else if (w.delta_ba.present()) {
       VV_TRY(op_.linear(normed_, {w.delta_ba}, ba));
     } else {
       VV_TRY(op_.linear(normed_, {w.delta_b}, columns(ba, 0, H)));

@@ -87,6 +87,13 @@ class LayerUploader {
     else uploader_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
+  /// Whether the plan leaves all of them as plain matrices of one dtype.
+  bool stay_alike(std::initializer_list<Tensor*> parts) const {
+    const DType first = dtype_of(**parts.begin());
+    return std::all_of(parts.begin(), parts.end(), [&](const Tensor* t) {
+      return !narrow(*t) && source_.scales_of(*t) == nullptr && dtype_of(*t) == first;
+    });
+  }
   /// The same as they are; parts of several dtypes stay apart.
   void join_plain(std::initializer_list<Tensor*> parts, Tensor* whole) {
     const DType first = dtype_of(**parts.begin());
@@ -147,9 +154,13 @@ void upload_attention(LayerUploader& p, WeightUploader* uploader, LayerWeights& 
 }
 
 void upload_recurrent(LayerUploader& p, LayerWeights& w) {
-  if (!p.join({&w.conv_in, &w.delta_gate}, &w.delta_in, &w.delta_in_scale))
-    for (Tensor* t : {&w.conv_in, &w.delta_gate}) p.plain(t);
-  p.join_plain({&w.delta_b, &w.delta_a}, &w.delta_ba);  // small, and what is forgotten hangs on them
+  if (p.stay_alike({&w.conv_in, &w.delta_gate, &w.delta_b, &w.delta_a})) {
+    p.join_plain({&w.conv_in, &w.delta_gate, &w.delta_b, &w.delta_a}, &w.delta_in);
+  } else {
+    if (!p.join({&w.conv_in, &w.delta_gate}, &w.delta_in, &w.delta_in_scale))
+      for (Tensor* t : {&w.conv_in, &w.delta_gate}) p.plain(t);
+    p.join_plain({&w.delta_b, &w.delta_a}, &w.delta_ba);  // small, and what is forgotten hangs on them
+  }
   p.hidden(&w.conv);
   for (Tensor* t : {&w.delta_rate, &w.delta_bias, &w.delta_norm}) p.vector(t);
   p.matrix(&w.o, &w.o_scale);
