@@ -113,10 +113,12 @@ Result<Sound> by_library(std::span<const uint8_t> file, const AudioLimits& limit
   const auto refused = [&](void* of) {
     return Status(Code::kCorruptData, "sound: libsndfile refuses it: " + printable(lib.sf_strerror(of)));
   };
+  std::unique_lock hold(g_mutex);  // why a file does not open, libsndfile keeps for all threads together
   const std::unique_ptr<void, int (*)(void*)> open(lib.sf_open_virtual(&io, kRead, &info, &view), lib.sf_close);
   if (open == nullptr && lib.sf_error(nullptr) == kUnrecognised)
     return Status(Code::kUnsupported, "sound: no WAV file, and no other that libsndfile knows");
   if (open == nullptr) return refused(nullptr);
+  hold.unlock();
   VV_TRY(beyond("channels", info.channels, 1, limits.most_channels));
   VV_TRY(beyond("samples a second", info.samplerate, limits.least_rate, limits.most_rate));
   VV_TRY(beyond("seconds", static_cast<double>(info.frames) / info.samplerate, 0, limits.most_seconds));
