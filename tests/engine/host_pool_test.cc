@@ -1,6 +1,4 @@
 // HostPool: page-locked pieces that come back, a bound that holds, plain memory beyond it.
-#include "vivace/engine/host_pool.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,35 +7,15 @@
 #include <random>
 #include <thread>
 
+#include "tests/engine/fake_lock.h"
+
 namespace vivace::engine {
 namespace {
 
-struct Fake {
-  std::atomic<size_t> held{0}, most{0};
-  std::atomic<int> calls{0};
-  std::atomic<bool> fails{false};
-
-  HostPool::Lock lock() {
-    return [this](size_t bytes) -> Result<exec::Buffer> {
-      ++calls;
-      if (fails) return Status(Code::kOutOfMemory, "planned");
-      const size_t now = held.fetch_add(bytes) + bytes;
-      for (size_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
-      }
-      auto* data = new std::byte[bytes];
-      return exec::Buffer(
-          "locked", data, bytes, Place::host,
-          [](void* p, size_t size, void* fake) {
-            delete[] static_cast<std::byte*>(p);
-            static_cast<Fake*>(fake)->held -= size;
-          },
-          this);
-    };
-  }
-};
+using testing::FakeLock;
 
 TEST(HostPool, KeepsWhatItLocked) {
-  Fake fake;
+  FakeLock fake;
   {
     const auto pool = HostPool::make(fake.lock(), 1 << 20);
     std::byte* first = nullptr;
@@ -73,7 +51,7 @@ TEST(HostPool, OfTheHostHasNone) {
 }
 
 TEST(HostPool, RandomPiecesOfManyThreads) {
-  Fake fake;
+  FakeLock fake;
   constexpr size_t kMost = 4 << 20;
   {
     const auto pool = HostPool::make(fake.lock(), kMost);

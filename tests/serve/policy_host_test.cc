@@ -12,6 +12,7 @@
 #include <future>
 #include <random>
 
+#include "tests/engine/fake_lock.h"
 #include "tests/serve/toy_policy.h"
 #include "vivace/serve/wire/client.h"
 
@@ -269,6 +270,20 @@ TEST(PolicyHost, WhoComesAfterTheCloseIsRefusedAtOnce) {
   EXPECT_TRUE(next.ok()) << next.status().to_string();
 }
 
+/// A socket that is a client's, up to the metadata.
+int handshake(const PolicyHost& host) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET, at.sin_port = htons(static_cast<uint16_t>(host.port()));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  const std::string head =
+      "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+      "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+  EXPECT_EQ(send(fd, head.data(), head.size(), MSG_NOSIGNAL), static_cast<ssize_t>(head.size()));
+  return fd;
+}
+
 /// A client that asks and never reads, not even that the host closes.
 TEST(PolicyHost, NobodyWaitsAfterTheClose) {
   ToyPolicy policy;
@@ -277,15 +292,7 @@ TEST(PolicyHost, NobodyWaitsAfterTheClose) {
   const auto asks = client_of(*host);
   std::thread asking([&] { EXPECT_EQ(asks->ask(Seen{}.message(), 20).status().code(), Code::kIoError); });
   while (policy.calls.load() == 0) std::this_thread::yield();
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET, at.sin_port = htons(static_cast<uint16_t>(host->port()));
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
-  const std::string head =
-      "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-      "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-  ASSERT_EQ(send(fd, head.data(), head.size(), MSG_NOSIGNAL), static_cast<ssize_t>(head.size()));
+  const int fd = handshake(*host);
   while (host->metrics().clients.load() < 2) std::this_thread::yield();
   const uint8_t mask[4] = {1, 2, 3, 4};
   std::vector<std::byte> frame;
@@ -302,12 +309,99 @@ TEST(PolicyHost, NobodyWaitsAfterTheClose) {
   ::close(fd);
 }
 
+TEST(PolicyHost, FramesArriveInPageLockedMemory) {
+  engine::testing::FakeLock lock;
+  ToyPolicy policy(2);
+  policy.pool = engine::HostPool::make(lock.lock(), 4 << 20);
+  {
+    const auto host = host_of(policy);
+    const auto a = client_of(*host), b = client_of(*host);
+    for (uint64_t i = 0; i < 12; ++i) {
+      const Seen s{.height = 64, .width = 60 + static_cast<int>(i) * 20, .seed = i, .planes = i % 4 == 3,
+                   .grey = static_cast<uint8_t>(i)};
+      const auto got = (i % 3 == 0 ? a : b)->ask(s.message(), 10);
+      ASSERT_TRUE(got.ok()) << got.status().to_string();
+      EXPECT_EQ(first_of(*got), s.digest());
+    }
+    EXPECT_EQ(policy.locked_frames, 24);
+    EXPECT_EQ(policy.plain_frames, 0);
+    const auto held = policy.pool->stats();
+    EXPECT_GT(held.locked, held.kept) << "each client has its own";
+  }
+  EXPECT_EQ(policy.pool->stats().kept, policy.pool->stats().locked) << "all came back";
+  policy.pool.reset();
+  EXPECT_EQ(lock.held, 0u);
+}
+
+TEST(PolicyHost, FramesBeyondThePoolArriveInPlainMemory) {
+  engine::testing::FakeLock lock;
+  ToyPolicy policy;
+  policy.pool = engine::HostPool::make(lock.lock(), 128 << 10);
+  const auto host = host_of(policy);
+  const auto c = client_of(*host);
+  for (const int width : {20, 800, 20}) {  // the second has 300 KB, and the client keeps its memory
+    const Seen s{.height = 64, .width = width, .seed = 5};
+    const auto got = c->ask(s.message(), 10);
+    ASSERT_TRUE(got.ok()) << got.status().to_string();
+    EXPECT_EQ(first_of(*got), s.digest());
+  }
+  EXPECT_EQ(policy.locked_frames, 2);
+  EXPECT_EQ(policy.plain_frames, 4);
+  EXPECT_LE(lock.most, 128u << 10);
+}
+
+TEST(PolicyHost, MemoryOfThoseThatLeaveComesBack) {
+  engine::testing::FakeLock lock;
+  ToyPolicy policy;
+  policy.pool = engine::HostPool::make(lock.lock(), 4 << 20);
+  const auto host = host_of(policy);
+  const auto all_back = [&] {
+    const auto s = policy.pool->stats();
+    return s.kept == s.locked;
+  };
+  const uint8_t mask[4] = {1, 2, 3, 4};
+  std::vector<std::byte> frame;
+  wire::write_frame(wire::Opcode::binary, Seen{.height = 64, .width = 800}.message(), mask, &frame);
+  {  // in the middle of a message
+    const int fd = handshake(*host);
+    const size_t half = frame.size() / 2;
+    ASSERT_EQ(send(fd, frame.data(), half, MSG_NOSIGNAL), static_cast<ssize_t>(half));
+    while (host->metrics().bytes_in.load() < half) std::this_thread::yield();
+    while (all_back()) std::this_thread::yield();
+    ::close(fd);
+    while (host->metrics().clients.load() > 0 || !all_back()) std::this_thread::yield();
+    EXPECT_EQ(policy.calls, 0);
+  }
+  {  // while the policy reads it: it is nobody else's until the answer is there
+    policy.hold = true;
+    const int fd = handshake(*host);
+    ASSERT_EQ(send(fd, frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+    while (policy.calls.load() == 0) std::this_thread::yield();
+    ::close(fd);
+    while (host->metrics().clients.load() > 0) std::this_thread::yield();
+    const auto next = client_of(*host);
+    std::thread asking([&] {
+      const Seen s{.height = 64, .width = 801, .seed = 3};
+      const auto got = next->ask(s.message(), 20);
+      ASSERT_TRUE(got.ok()) << got.status().to_string();
+      EXPECT_EQ(first_of(*got), s.digest());
+    });
+    while (host->metrics().waiting.load() < 2) std::this_thread::yield();
+    EXPECT_FALSE(all_back());
+    policy.hold = false;
+    asking.join();
+  }
+  while (host->metrics().clients.load() > 0 || !all_back()) std::this_thread::yield();
+}
+
 /// Clients that ask, leave at any moment and come again, for VV_STRESS_SECONDS (1).
 TEST(PolicyHost, ManyThatComeAndGo) {
   const char* const given = std::getenv("VV_STRESS_SECONDS");
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(given != nullptr ? std::atof(given) : 1);
+  engine::testing::FakeLock lock;
   ToyPolicy policy(3);
+  policy.pool = engine::HostPool::make(lock.lock(), 300 << 10);  // some get plain memory
   policy.spin_us = 200;
   const auto host = host_of(policy, {.most_clients = 8});
   std::atomic<int> right{0}, left{0};
@@ -348,6 +442,7 @@ TEST(PolicyHost, ManyThatComeAndGo) {
     });
   for (auto& t : robots) t.join();
   EXPECT_GT(right, 20);
+  EXPECT_GT(policy.locked_frames, 0);
   EXPECT_FALSE(policy.two_callers);
   EXPECT_TRUE(host->metrics().waiting.load() >= 0);
 }

@@ -17,6 +17,8 @@ class ToyPolicy final : public engine::PolicyModel {
   std::atomic<int> calls{0}, most_together{0};
   std::atomic<bool> two_callers{false}, inside{false};
   std::atomic<int> spin_us{0};
+  std::shared_ptr<engine::HostPool> pool;  // of messages; null: there is no device
+  std::atomic<int> locked_frames{0}, plain_frames{0};
 
   static float digest(const engine::Observation& o) {
     uint64_t h = 1469598103934665603ull ^ o.seed;
@@ -34,6 +36,7 @@ class ToyPolicy final : public engine::PolicyModel {
   }
 
   const std::string& family() const override { return family_; }
+  engine::HostPool& host_pool() override { return pool != nullptr ? *pool : engine::PolicyModel::host_pool(); }
   engine::Report report() const override { return {}; }
   std::vector<engine::MemoryLine> memory() const override { return {}; }
   engine::PolicyLimits limits() const override { return limits_; }
@@ -44,6 +47,7 @@ class ToyPolicy final : public engine::PolicyModel {
     while (hold.load()) std::this_thread::yield();
     for (size_t i = 0; i < observations.size(); ++i) {
       const auto& o = observations[i];
+      for (const engine::Frame& f : o.views) ++(f.page_locked ? locked_frames : plain_frames);
       if (o.views[0].data != nullptr && o.views[0].height > 64) {
         inside = false;
         return Status(Code::kInvalidShape, "observation " + std::to_string(i) + ": too high");

@@ -94,7 +94,7 @@ Result<HostBytes> HostPool::take(size_t bytes) {
   made.plain_.reset(new (std::nothrow) std::byte[bytes]);
   if (made.plain_ == nullptr)
     return Status(Code::kOutOfMemory,
-                  strf("capsule: it needs %zu bytes of host memory, and there are not as many", bytes));
+                  strf("host pool: %zu bytes of host memory are wanted, and there are not as many", bytes));
   made.data_ = made.plain_.get();
   return made;
 }

@@ -27,6 +27,10 @@ Status check(const Sampling& s) {
 
 Result<Moved> Model::sleep() { return Status(Code::kUnsupported, family() + ": such a model cannot sleep"); }
 Result<Moved> Model::wake() { return Status(Code::kUnsupported, family() + ": such a model cannot sleep"); }
+HostPool& Model::host_pool() {
+  static const std::shared_ptr<HostPool> plain = HostPool::make(nullptr, 0);
+  return *plain;
+}
 
 Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
   const auto sampled =
@@ -51,10 +55,6 @@ Status no_blocks(const char* call) {
 }  // namespace
 
 KvBlocks* TextModel::blocks() { return nullptr; }
-HostPool& TextModel::host_pool() {
-  static const std::shared_ptr<HostPool> plain = HostPool::make(nullptr, 0);
-  return *plain;
-}
 Status TextModel::resume(int, const Sampling&, std::span<const int32_t>) { return no_blocks("resume"); }
 Status TextModel::map(int, int, std::span<const int32_t>) { return no_blocks("map"); }
 int64_t TextModel::block_bytes() const { return 0; }

@@ -76,6 +76,9 @@ class Model {
   /// then answers FailedPrecondition. Errors: Runtime::sleep()'s and wake()'s; Unsupported.
   virtual Result<Moved> sleep();
   virtual Result<Moved> wake();
+  /// Host memory that its device reads and writes without a copy between, where it has a device; it outlives the model.
+  /// Thread-safe.
+  virtual HostPool& host_pool();
 };
 
 /// One token that enters a step.
@@ -160,8 +163,6 @@ class TextModel : public Model {
   virtual int64_t block_bytes() const;
   /// Copies a block's keys and values to another, behind the steps that are queued.
   virtual Status copy_block(int32_t from, int32_t to);
-  /// Host memory that whole blocks move to and from; it outlives the model. Thread-safe.
-  virtual HostPool& host_pool();
   /// Copies of whole blocks in host memory, block_bytes() each, in whatever order write_blocks() of as many takes them;
   /// waits for what is queued.
   virtual Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to);

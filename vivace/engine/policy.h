@@ -55,6 +55,7 @@ struct Frame {
   const uint8_t* data = nullptr;
   int64_t height = 0, width = 0, stride = 0;
   int64_t plane = 0;  // bytes from red to green and from green to blue; 0: they lie side by side
+  bool page_locked = false;  // it lies in memory of the policy's host_pool(): a device reads it there, without a copy
 };
 
 /// Memory stays the caller's and is read during the call alone.

@@ -183,6 +183,7 @@ void PolicyConnection::door_changed() {
   if (!door_.failure.ok()) return fail(door_.failure);
   if (!door_.ready) return;
   greeted_ = true;
+  receiver_->use(door_.memory);
   wire::write_frame(Opcode::binary, door_.metadata, nullptr, &out_);
   flush();
   if (!held_ || state_ != State::open) return;

@@ -29,6 +29,7 @@ struct PolicyDoor {
   bool ready = false;
   Status failure;                       // why it never will be
   engine::PolicyModel* model = nullptr;
+  std::shared_ptr<engine::HostPool> memory;  // of messages
   const models::vla::Robot* robot = nullptr;
   Encode encode;
   std::vector<std::byte> metadata;      // a message

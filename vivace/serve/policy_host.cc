@@ -197,7 +197,8 @@ void PolicyHost::tell() {
     change_.reset();
   }
   door_.ready = c.ready, door_.failure = std::move(c.failure);
-  door_.model = c.model, door_.robot = robot_ ? &*robot_ : nullptr, door_.encode = std::move(c.encode),
+  door_.model = c.model, door_.memory = c.model != nullptr ? c.model->host_pool().shared_from_this() : nullptr;
+  door_.robot = robot_ ? &*robot_ : nullptr, door_.encode = std::move(c.encode),
   door_.metadata = std::move(c.metadata);
   for (auto& connection : connections_) connection->door_changed();
 }

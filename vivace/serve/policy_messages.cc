@@ -119,6 +119,12 @@ Status PolicyConnection::read_request(PolicyRequest* r) {
   names_.reserve(kMostNames);  // fields point into it
   VV_TRY(add_fields(message_, 0, {}, true, &names_, &fields_));
   VV_TRY(door_.robot->read(fields_, limits, &r->inputs));
+  if (receiver_->page_locked())  // frames that were made of others' values, or of none, lie elsewhere
+    for (engine::Frame& f : r->inputs.views) {
+      const std::span<std::byte> own = receiver_->message();
+      const auto* const at = reinterpret_cast<const std::byte*>(f.data);
+      f.page_locked = at >= own.data() && at < own.data() + own.size();
+    }
   r->noise.clear(), r->action_prefix.clear();
   r->strict = r->wants_normalized = false;
   number_ = requests_, episode_.clear();

@@ -42,7 +42,6 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   Status map(int slot, int first, std::span<const int32_t> blocks) override;
   int64_t block_bytes() const override;
   Status copy_block(int32_t from, int32_t to) override;
-  engine::HostPool& host_pool() override { return *host_pool_; }
   Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) override;
   Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override;
   int64_t state_bytes() const override;
@@ -141,7 +140,6 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   static Status no_place(const char* call, int slot, int pos);
   Status queue(const Variant& v, std::span<const int32_t> slots);
 
-  std::shared_ptr<engine::HostPool> host_pool_;
   std::unique_ptr<vision::ImageEncoder> encoder_;  // of a model that sees
   engine::LayerStream stream_;
   DecoderConfig config_;

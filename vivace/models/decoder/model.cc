@@ -177,10 +177,6 @@ Status DecoderModel::load() {
   if (options_.mtp != 0) VV_TRY(read_drafts(source_.checkpoint(), options_.random_weights, &config_));
   family_ = config_.family->name;
   VV_TRY(open());
-  host_pool_ = engine::HostPool::make(
-      runtime_->place() == Place::device ? [this](size_t bytes) { return runtime_->reserve_shared("host pool", bytes); }
-                                         : engine::HostPool::Lock(),
-      engine::HostPool::share_of_host());
   phase("device");
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();

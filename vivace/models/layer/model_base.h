@@ -8,6 +8,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/arena.h"
+#include "vivace/engine/host_pool.h"
 #include "vivace/engine/weights.h"
 
 namespace vivace::models {
@@ -30,6 +31,7 @@ class ModelBase : public Interface {
   }
   Result<engine::Moved> sleep() final { return runtime_->sleep(); }
   Result<engine::Moved> wake() final { return runtime_->wake(); }
+  engine::HostPool& host_pool() final { return *host_pool_; }
 
  protected:
   /// What is in flight holds addresses of the family's memory: its destructor begins with this.
@@ -46,6 +48,11 @@ class ModelBase : public Interface {
     if constexpr (requires(Options& o) { o.urgent; }) urgent = options_.urgent != nullptr;
     VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, share, urgent, options_.most_bytes));
     runtime_->yield_to(options_.gates.urgent_runs);
+    host_pool_ = engine::HostPool::make(
+        runtime_->place() == Place::device
+            ? [this](size_t bytes) { return runtime_->reserve_shared("host pool", bytes); }
+            : engine::HostPool::Lock(),
+        engine::HostPool::share_of_host());
     return {};
   }
   /// Before anything is copied: the whole need against what there is. `what`: "model" or "policy"; `advice`: what
@@ -80,6 +87,7 @@ class ModelBase : public Interface {
   engine::WeightSource source_;
   Options options_;
   std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  std::shared_ptr<engine::HostPool> host_pool_;
   engine::WeightUploader uploader_;
   engine::Arena arena_;
   std::string family_;

@@ -375,7 +375,12 @@ Status PolicyBase::prepare(std::span<const Observation> observations) {
     return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch",
                                                limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
-  return write(observations);
+  return settled(write(observations));
+}
+
+Status PolicyBase::settled(Status status) {
+  if (!status.ok()) static_cast<void>(runtime_->stream().synchronize());
+  return status;
 }
 
 Status PolicyBase::predict(std::span<const Observation> observations, std::span<float> actions) {
@@ -384,7 +389,9 @@ Status PolicyBase::predict(std::span<const Observation> observations, std::span<
   if (const size_t want = observations.size() * static_cast<size_t>(n * R); actions.size() != want)
     return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
   VV_TRY(prepare(observations));
-  VV_ASSIGN(const std::span<const float> x, run(observations.size()));
+  const auto ran = run(observations.size());
+  VV_TRY(settled(ran.status()));
+  const std::span<const float> x = *ran;
   if (runtime_->place() == Place::host) VV_TRY(source_.check_lost());
   if (!std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); }))
     return Status(Code::kCorruptData,

@@ -62,6 +62,8 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   virtual Status record_context_graph(exec::Stream& s) const;
   /// Checks observations and writes the host's side of them. Errors: as predict().
   Status prepare(std::span<const engine::Observation> observations);
+  /// `status`; where it is an error, after all that was queued: frames are the caller's again.
+  Status settled(Status status);
   PolicyContext context(Show show = {}) const {
     return {config_,       plan_,           weights_, buffers_, limits_.batch, limits_.views,
             limits_.steps, std::move(show), {},       false,    full_};

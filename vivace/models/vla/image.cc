@@ -52,19 +52,23 @@ Status ImagePreprocessor::begin(size_t bytes) {
 Status ImagePreprocessor::add(const engine::Frame& frame) {
   char* const to = static_cast<char*>(staging_.data()) + used_;
   const auto line = static_cast<size_t>(frame.width * 3);
-  if (frame.plane != 0) interleave(frame, to);
-  else if (frame.stride == frame.width * 3) std::memcpy(to, frame.data, line * static_cast<size_t>(frame.height));
-  else
-    for (int64_t y = 0; y < frame.height; ++y)
-      std::memcpy(to + static_cast<size_t>(y) * line, frame.data + y * frame.stride, line);
   if (!runs_.empty() && runs_.back().height == frame.height && runs_.back().width == frame.width) ++runs_.back().count;
   else runs_.push_back({frame.height, frame.width, images_, 1, used_});
   const size_t at = used_, bytes = line * static_cast<size_t>(frame.height);
   const int64_t picture = images_++;
   used_ += bytes;
+  const bool as_it_is = as_they_are(runs_.back()), goes_off = as_it_is || raw_.data() != nullptr,
+             packed = frame.plane == 0 && frame.stride == frame.width * 3;
+  const void* from = to;
+  if (frame.plane != 0) interleave(frame, to);
+  else if (frame.page_locked && packed && goes_off) from = frame.data;
+  else if (packed) std::memcpy(to, frame.data, bytes);
+  else
+    for (int64_t y = 0; y < frame.height; ++y)
+      std::memcpy(to + static_cast<size_t>(y) * line, frame.data + y * frame.stride, line);
   // On its way while the next one is copied.
-  if (as_they_are(runs_.back())) return runtime_->stream().copy(slice(pixels_, picture, 1).data, to, bytes);
-  return raw_.data() != nullptr ? runtime_->stream().copy(source() + at, to, bytes) : Status();
+  if (as_it_is) return runtime_->stream().copy(slice(pixels_, picture, 1).data, from, bytes);
+  return goes_off ? runtime_->stream().copy(source() + at, from, bytes) : Status();
 }
 
 Result<const exec::Launch*> ImagePreprocessor::launch_of(const Run& run) {

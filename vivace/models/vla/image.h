@@ -25,7 +25,8 @@ class ImagePreprocessor {
   Status open(engine::Runtime& runtime, const Tensor& pixels, Resize kind, int64_t frames);
   /// A call's frames begin. Errors: OutOfMemory where they take `bytes` and no call before took so many.
   Status begin(size_t bytes);
-  /// Copies the frame, which is the next image, and sends it off.
+  /// Sends the frame, which is the next image, off from a copy; one that is page-locked and packed from where it lies,
+  /// where it must stay until the stream is synchronized.
   Status add(const engine::Frame& frame);
   /// The frames are all there. What is allocated, is for a size that was not seen before.
   Status scale();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "vivace/base/check.h"
 
@@ -59,8 +60,8 @@ void write_close(int code, std::string_view reason, const uint8_t* key, std::vec
 std::span<std::byte> Receiver::room() {
   direct_ = in_frame_ && begin_ == end_ && !whole_;
   if (direct_) {
-    if (have_ == room_ && !grow(have_ + 1).ok()) direct_ = false;
-    else return {message_.get() + have_, static_cast<size_t>(std::min<uint64_t>(left_, room_ - have_))};
+    if (have_ == message_.size() && !grow(have_ + 1).ok()) direct_ = false;
+    else return {message_.data() + have_, static_cast<size_t>(std::min<uint64_t>(left_, message_.size() - have_))};
   }
   if (begin_ == end_) begin_ = end_ = 0;
   else if (end_ == raw_.size() && begin_ > 0) {
@@ -75,25 +76,25 @@ void Receiver::wrote(size_t bytes) {
     end_ += bytes;
     return;
   }
-  if (masked_) mask({message_.get() + have_, bytes}, key_, offset_);
+  if (masked_) mask({message_.data() + have_, bytes}, key_, offset_);
   have_ += bytes, offset_ += bytes, left_ -= bytes;
 }
 
 /// Room for `need` bytes of the message: at least twice what there was, so that all copies together are linear in what
 /// came.
 Status Receiver::grow(size_t need) {
-  if (need <= room_) return {};
-  const size_t want = std::min(most_, std::max({need, 2 * room_, kFirstRoom}));
+  if (need <= message_.size()) return {};
+  const size_t want = std::min(most_, std::max({need, 2 * message_.size(), kFirstRoom}));
   if (want < need) return Status(Code::kLimitExceeded, strf("websocket: a message of more than %zu bytes", most_));
-  auto more = std::make_unique_for_overwrite<std::byte[]>(want);
-  if (have_ > 0) std::memcpy(more.get(), message_.get(), have_);
-  message_ = std::move(more), room_ = want;
+  VV_ASSIGN(engine::HostBytes more, pool_->take(want));
+  if (have_ > 0) std::memcpy(more.data(), message_.data(), have_);
+  message_ = std::move(more);
   return {};
 }
 
 void Receiver::take(std::span<const std::byte> from) {
-  std::memcpy(message_.get() + have_, from.data(), from.size());
-  if (masked_) mask({message_.get() + have_, from.size()}, key_, offset_);
+  std::memcpy(message_.data() + have_, from.data(), from.size());
+  if (masked_) mask({message_.data() + have_, from.size()}, key_, offset_);
   have_ += from.size(), offset_ += from.size(), left_ -= from.size();
 }
 
@@ -153,7 +154,10 @@ Result<Receiver::Event> Receiver::header() {
   }
   if ((code == 0) != open_) return broken(open_ ? "a message begins inside another" : "a part of no message");
   if (whole_) return Event::none;  // waits for release()
-  if (code != 0) have_ = 0, kind_ = static_cast<Opcode>(code);
+  if (code != 0) {
+    if (std::exchange(renew_, false)) message_ = {};
+    have_ = 0, kind_ = static_cast<Opcode>(code);
+  }
   if (length > most_ - have_)
     return Status(Code::kLimitExceeded, strf("websocket: a message of more than %zu bytes", most_));
   std::memcpy(key_, key, 4);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vivace/base/status.h"
+#include "vivace/engine/host_pool.h"
 
 namespace vivace::serve::wire {
 
@@ -30,6 +31,8 @@ class Receiver {
   enum class Event : uint8_t { none, text, binary, ping, pong, close };
   enum class End : uint8_t { server, client };
   Receiver(End own, size_t most_message) : masked_(own == End::server), most_(most_message) {}
+  /// Memory of messages that begin from now on comes from `pool`, and goes back there with this; before, it is plain.
+  void use(std::shared_ptr<engine::HostPool> pool) { pool_ = std::move(pool), renew_ = true; }
 
   /// Where the socket's next bytes go; never empty but when next() has to be asked first.
   std::span<std::byte> room();
@@ -39,7 +42,9 @@ class Receiver {
   /// none: more bytes must come, or release(). Errors: CorruptData (breaks the protocol: 1002), LimitExceeded (too
   /// large: 1009).
   Result<Event> next();
-  std::span<std::byte> message() const { return {message_.get(), have_}; }
+  std::span<std::byte> message() const { return {message_.data(), have_}; }
+  /// Whether message() lies in page-locked memory of the pool.
+  bool page_locked() const { return message_.page_locked(); }
   /// The message is not needed any more; the next one may take its place.
   void release();
   /// Whether a message is there and not released: data frames wait meanwhile, pings do not.
@@ -57,8 +62,10 @@ class Receiver {
   const size_t most_;
   std::vector<std::byte> raw_ = std::vector<std::byte>(4096);  // [begin_, end_) came and was not looked at
   size_t begin_ = 0, end_ = 0;
-  std::unique_ptr<std::byte[]> message_;
-  size_t room_ = 0, have_ = 0;       // of message_
+  std::shared_ptr<engine::HostPool> pool_ = engine::HostPool::make(nullptr, 0);
+  engine::HostBytes message_;
+  size_t have_ = 0;                  // of message_
+  bool renew_ = false;               // message_ is of another pool
   bool whole_ = false, open_ = false;  // a message is there; one has begun and has no last frame yet
   Opcode kind_ = Opcode::binary;     // of the message
   bool in_frame_ = false, last_ = false, direct_ = false;
