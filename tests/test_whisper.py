@@ -1,12 +1,13 @@
 """Whisper against openai/whisper on random weights (tests/fixtures/whisper): encoder, logits, every way to decode, and what it refuses."""
 import json
+import re
 import shutil
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import vivace
 from tests.op_data import device as gpu
@@ -58,6 +59,74 @@ def request(kind="greedy", **more):
     rules = CONFIG["decoding"]
     return {"prompt": [int(i) for i in WANT[f"{kind}.initial_tokens"]], "suppress": rules["suppress_tokens"], "suppress_first": rules["suppress_blank_ids"], "most": rules["sample_len"],
             "timestamps": kind != "greedy_no_timestamps", **more}
+
+
+DIMS = {"n_mels": CONFIG["num_mel_bins"], "n_audio_ctx": CONFIG["max_source_positions"], "n_audio_state": CONFIG["d_model"], "n_audio_head": CONFIG["encoder_attention_heads"],
+        "n_audio_layer": CONFIG["encoder_layers"], "n_vocab": CONFIG["vocab_size"], "n_text_ctx": CONFIG["max_target_positions"], "n_text_state": CONFIG["d_model"],
+        "n_text_head": CONFIG["decoder_attention_heads"], "n_text_layer": CONFIG["decoder_layers"]}
+OPENAI = {"encoder.layer_norm": "encoder.ln_post", "decoder.layer_norm": "decoder.ln", "embed_positions.weight": "positional_embedding", "embed_tokens": "token_embedding", ".layers.": ".blocks.",
+          "encoder_attn_layer_norm": "cross_attn_ln", "self_attn_layer_norm": "attn_ln", "final_layer_norm": "mlp_ln", "encoder_attn": "cross_attn", "self_attn": "attn", "q_proj": "query", "k_proj": "key",
+          "v_proj": "value", "out_proj": "out", "fc1": "mlp.0", "fc2": "mlp.2"}
+
+
+def openai_folder(folder, out, *, config=None, change=lambda tensors: None):
+    """The fixture under OpenAI's names, one file."""
+    tensors = {}
+    for file in sorted(folder.glob("model-*")):
+        for name, value in load_file(file).items():
+            name = name.removeprefix("model.")
+            for theirs, own in OPENAI.items():
+                name = name.replace(theirs, own)
+            tensors[name] = value
+    change(tensors)
+    out.mkdir(exist_ok=True)
+    save_file(tensors, out / "model.safetensors")
+    (out / "config.json").write_text(json.dumps({"dims": DIMS, "eos_token_id": SPECIAL["eot"]} if config is None else config))
+    return out
+
+
+@pytest.mark.parametrize("config", [None, DIMS | {"model_type": "whisper", "eos_token_id": SPECIAL["eot"]}, CONFIG | {"architectures": ["WhisperForConditionalGeneration"], "eos_token_id": SPECIAL["eot"]}], ids=["dims", "at the top", "transformers'"])
+@pytest.mark.parametrize("precision", ["f32", "w8a16"])
+def test_openais_names(folder, tmp_path, config, precision):
+    """Encoder, logits and text to the bit those of the same weights under transformers' names."""
+    theirs, own = load(folder, precision=precision), load(openai_folder(folder, tmp_path / "openai", config=config), precision=precision)
+    assert vivace.speech.is_speech(str(tmp_path / "openai"))
+    for m in (theirs, own):
+        hear(m)
+    tokens = WANT["greedy.initial_tokens"].tolist() + WANT["greedy.tokens"].tolist()
+    assert theirs.encoded(0) == own.encoded(0) and theirs.logits(0, tokens) == own.logits(0, tokens)
+    assert theirs.decode([request(candidates=5)]) == own.decode([request(candidates=5)])
+    assert theirs.tokens() == own.tokens()
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+@pytest.mark.parametrize("dims, change, kind, message", [
+    ({"n_text_state": 96}, None, "InvalidArgumentError", "dims: n_audio_state is 48 and n_text_state 96"),
+    ({"n_audio_head": 5}, None, "InvalidArgumentError", "n_audio_state 48 is no multiple of 5 heads"),
+    ({"n_text_layer": 0}, None, "InvalidArgumentError", "n_text_layer: wanted 1 to 256, got 0"),
+    ({"n_mels": None}, None, "CorruptDataError", "dims.n_mels"),
+    ({"n_vocab": 1200}, None, "InvalidArgumentError", "a vocabulary of 1200"),
+    ({"n_audio_layer": 3}, None, "NotFoundError", "encoder.blocks.2.attn.query.weight"),
+    ({}, without("decoder.blocks.1.mlp.2.bias"), "NotFoundError", "decoder.blocks.1.mlp.2.bias"),
+    ({}, without("encoder.positional_embedding"), "NotFoundError", "encoder.positional_embedding"),
+    ({}, without("decoder.token_embedding.weight"), "NotFoundError", "decoder.token_embedding.weight"),
+    ({}, without("encoder.conv1.weight"), "NotFoundError", "encoder.conv1.weight"),
+    ({}, lambda t: t.update({"encoder.conv1.weight": t["encoder.conv1.weight"].swapaxes(1, 2).copy()}), "InvalidShapeError", "encoder.conv1.weight"),
+])
+def test_refused_checkpoints_of_openais_names(folder, tmp_path, dims, change, kind, message):
+    config = {"dims": DIMS | dims, "eos_token_id": SPECIAL["eot"]}
+    with pytest.raises(getattr(vivace, kind), match=re.escape(message)):
+        load(openai_folder(folder, tmp_path / "openai", config=config, change=change or (lambda tensors: None)))
+
+
+@pytest.mark.parametrize("dims", [[], 5, {}, "n_audio_state"])
+def test_dims_that_are_none(folder, tmp_path, dims):
+    (path := openai_folder(folder, tmp_path / "openai", config={"dims": dims}))
+    with pytest.raises((vivace.CorruptDataError, vivace.NotFoundError), match="dims"):
+        load(path)
 
 
 def test_special_tokens(model):
@@ -229,7 +298,7 @@ def test_refused_windows(folder):
     (dict(d_model=50), "InvalidArgumentError", "d_model 50 is no multiple of 3 heads"),
     (dict(activation_function="relu"), "UnsupportedError", "activation_function: wanted gelu"),
     (dict(scale_embedding=True), "UnsupportedError", "scale_embedding"),
-    (dict(vocab_size=1200), "InvalidArgumentError", "leave no room"),
+    (dict(vocab_size=1200), "InvalidArgumentError", "a vocabulary of 1200 and eos_token_id 1000 leave no room"),
     (dict(encoder_layers=3), "NotFoundError", "model.encoder.layers.2"),
     (dict(num_mel_bins=128), "InvalidShapeError", "conv1"),
     (dict(decoder_layers=0), "InvalidArgumentError", "decoder_layers: wanted 1 to 256, got 0"),

@@ -24,7 +24,7 @@ _ARCHITECTURE = "WhisperForConditionalGeneration"
 
 
 def is_speech(path: str) -> bool:
-    """Whether load_speech() is for this checkpoint: a hub folder whose config.json says so, or a folder of CTranslate2."""
+    """Whether load_speech() is for this checkpoint: a hub folder whose config.json says so, by its class or by OpenAI's dimensions, or a folder of CTranslate2."""
     folder = Path(path)
     if not folder.is_dir():
         return False
@@ -34,13 +34,14 @@ def is_speech(path: str) -> bool:
         return True
     config = files.read_optional(folder / "config.json")
     try:
-        return config is not None and _ARCHITECTURE in (json.loads(config).get("architectures") or [])
+        config = json.loads(config) if config is not None else {}
+        return _ARCHITECTURE in (config.get("architectures") or []) or "n_audio_state" in config.get("dims", config)
     except (ValueError, AttributeError, TypeError, RecursionError):
         return False  # what reads it for good says what is wrong
 
 
 def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, tenant=None, **unknown) -> "SpeechModel":
-    """Loads a Whisper: a hub folder with safetensors, or a folder of CTranslate2, which is converted once and kept.
+    """Loads a Whisper: a hub folder with safetensors under transformers' names or OpenAI's, or a folder of CTranslate2, which is converted once and kept.
 
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations). windows: of 30 s that are
     encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.

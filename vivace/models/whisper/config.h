@@ -1,6 +1,8 @@
-// WhisperConfig: the numbers of a Whisper, from config.json, and the ids of its special tokens.
+// WhisperConfig: the numbers of a Whisper, from config.json in transformers' words or OpenAI's, and the ids of its
+// special tokens.
 #pragma once
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/engine/checkpoint/json.h"
 #include "vivace/engine/speech.h"
 
 namespace vivace::models::whisper {
@@ -22,6 +24,8 @@ struct WhisperConfig {
   int64_t head_dim(const Stack& s) const { return width / s.heads; }
 };
 
+/// Whether config.json has OpenAI's dimensions (n_audio_state and its like), at its top or in "dims".
+bool has_dims(const engine::JsonValue& root);
 /// Reads and checks the configuration. Errors: NotFound, CorruptData, Unsupported, InvalidArgument name the field.
 Result<WhisperConfig> read_config(const engine::Checkpoint& checkpoint);
 

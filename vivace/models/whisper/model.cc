@@ -300,11 +300,14 @@ Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path
   const auto build = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
     VV_ASSIGN(engine::Checkpoint checkpoint,
               options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
-    VV_ASSIGN(const std::string architecture, engine::architecture(checkpoint));
-    if (architecture != "WhisperForConditionalGeneration")
-      return Status(Code::kUnsupported,
-                    "architecture '" + architecture +
-                        "' is no speech model; this version serves WhisperForConditionalGeneration");
+    VV_ASSIGN(const engine::Json json, engine::hub_config(checkpoint));
+    if (!has_dims(json.root())) {
+      VV_ASSIGN(const std::string architecture, engine::architecture(checkpoint));
+      if (architecture != "WhisperForConditionalGeneration")
+        return Status(Code::kUnsupported,
+                      "architecture '" + architecture +
+                          "' is no speech model; this version serves WhisperForConditionalGeneration");
+    }
     VV_ASSIGN(WhisperConfig config, read_config(checkpoint));
     return load_family<WhisperModel, engine::SpeechModel>(std::move(checkpoint), std::move(config), options);
   };

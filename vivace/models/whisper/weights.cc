@@ -18,6 +18,25 @@ constexpr PrecisionPlan kPlans[] = {
     {"q8", DType::f32, DType::q8_0, false, "q8"},       // int8 weights in blocks of 32 meet activations as int8
 };
 
+/// What a layout calls its tensors.
+struct Names {
+  const char *encoder, *decoder, *layers, *positions, *embed, *encoder_norm, *decoder_norm;
+  const char *self, *self_norm, *cross, *cross_norm, *up, *down, *mlp_norm;  // of a layer
+  const char *q, *k, *v, *o;                                                 // of an attention
+};
+constexpr Names kHub{
+    "model.encoder.", "model.decoder.", "layers.", "embed_positions.weight", "embed_tokens.weight", "layer_norm",
+    "layer_norm", "self_attn", "self_attn_layer_norm", "encoder_attn", "encoder_attn_layer_norm", "fc1", "fc2",
+    "final_layer_norm", ".q_proj", ".k_proj", ".v_proj", ".out_proj"};
+constexpr Names kOpenai{
+    "encoder.", "decoder.", "blocks.", "positional_embedding", "token_embedding.weight", "ln_post",
+    "ln", "attn", "attn_ln", "cross_attn", "cross_attn_ln", "mlp.0", "mlp.2",
+    "mlp_ln", ".query", ".key", ".value", ".out"};
+/// OpenAI's where its first tensor is there.
+const Names& names_of(const engine::Checkpoint& checkpoint) {
+  return checkpoint.find(kOpenai.encoder + std::string("conv1.weight")) != nullptr ? kOpenai : kHub;
+}
+
 class Loader {
  public:
   Loader(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
@@ -26,41 +45,41 @@ class Loader {
 
   Status all(WhisperWeights* w) {
     const int64_t H = c_.width;
-    const std::string enc = "model.encoder.", dec = "model.decoder.";
+    const std::string enc = names_.encoder, dec = names_.decoder;
     VV_TRY(convolution(enc + "conv1", c_.mels, &w->conv1));
     VV_TRY(convolution(enc + "conv2", H, &w->conv2));
-    VV_TRY(table(enc + "embed_positions.weight", Shape(c_.source, H), &w->sinusoids));
+    VV_TRY(table(enc + names_.positions, Shape(c_.source, H), &w->sinusoids));
     of_windows_ = true;
     w->encoder.resize(static_cast<size_t>(c_.encoder.layers));
     for (size_t i = 0; i < w->encoder.size(); ++i) {
       EncoderLayer& l = w->encoder[i];
-      const std::string at = enc + "layers." + std::to_string(i) + ".";
-      VV_TRY(attention(at + "self_attn", &l.qkv, &l.o));
-      VV_TRY(norm(at + "self_attn_layer_norm", &l.attn_norm));
+      const std::string at = enc + names_.layers + std::to_string(i) + ".";
+      VV_TRY(attention(at + names_.self, &l.qkv, &l.o));
+      VV_TRY(norm(at + names_.self_norm, &l.attn_norm));
       VV_TRY(mlp(at, c_.encoder.mlp, &l.up, &l.down));
-      VV_TRY(norm(at + "final_layer_norm", &l.mlp_norm));
+      VV_TRY(norm(at + names_.mlp_norm, &l.mlp_norm));
     }
-    VV_TRY(norm(enc + "layer_norm", &w->encoder_norm));
+    VV_TRY(norm(enc + names_.encoder_norm, &w->encoder_norm));
     of_windows_ = false;
     w->decoder.resize(static_cast<size_t>(c_.decoder.layers));
     for (size_t i = 0; i < w->decoder.size(); ++i) {
       DecoderLayer& l = w->decoder[i];
-      const std::string at = dec + "layers." + std::to_string(i) + ".", cross = at + "encoder_attn.";
-      VV_TRY(attention(at + "self_attn", &l.qkv, &l.o));
-      VV_TRY(norm(at + "self_attn_layer_norm", &l.attn_norm));
-      VV_TRY(linear(cross + "q_proj", H, H, true, &l.cross_q));
+      const std::string at = dec + names_.layers + std::to_string(i) + ".", cross = at + names_.cross;
+      VV_TRY(attention(at + names_.self, &l.qkv, &l.o));
+      VV_TRY(norm(at + names_.self_norm, &l.attn_norm));
+      VV_TRY(linear(cross + names_.q, H, H, true, &l.cross_q));
       of_windows_ = true;
-      VV_TRY(linear(cross + "k_proj", H, H, false, &l.cross_k));
-      VV_TRY(linear(cross + "v_proj", H, H, true, &l.cross_v));
+      VV_TRY(linear(cross + names_.k, H, H, false, &l.cross_k));
+      VV_TRY(linear(cross + names_.v, H, H, true, &l.cross_v));
       of_windows_ = false;
-      VV_TRY(linear(cross + "out_proj", H, H, true, &l.cross_o));
-      VV_TRY(norm(at + "encoder_attn_layer_norm", &l.cross_norm));
+      VV_TRY(linear(cross + names_.o, H, H, true, &l.cross_o));
+      VV_TRY(norm(at + names_.cross_norm, &l.cross_norm));
       VV_TRY(mlp(at, c_.decoder.mlp, &l.up, &l.down));
-      VV_TRY(norm(at + "final_layer_norm", &l.mlp_norm));
+      VV_TRY(norm(at + names_.mlp_norm, &l.mlp_norm));
     }
-    VV_TRY(norm(dec + "layer_norm", &w->decoder_norm));
-    VV_TRY(table(dec + "embed_positions.weight", Shape(c_.positions, H), &w->positions));
-    return embedding(dec + "embed_tokens.weight", w);
+    VV_TRY(norm(dec + names_.decoder_norm, &w->decoder_norm));
+    VV_TRY(table(dec + names_.positions, Shape(c_.positions, H), &w->positions));
+    return embedding(dec + names_.embed, w);
   }
 
  private:
@@ -102,11 +121,11 @@ class Loader {
   /// Queries, keys and values as one product. Keys have no bias.
   Status attention(const std::string& name, Linear* qkv, Linear* o) {
     const int64_t H = c_.width;
-    const char* const names[] = {".q_proj", ".k_proj", ".v_proj"};
+    const char* const parts[] = {names_.q, names_.k, names_.v};
     for (int i = 0; i < 3; ++i) {
-      VV_ASSIGN(qkv->parts[i], get(name + names[i] + ".weight", Shape(H, H)));
+      VV_ASSIGN(qkv->parts[i], get(name + parts[i] + ".weight", Shape(H, H)));
       if (i == 1) continue;
-      VV_ASSIGN(qkv->part_bias[i], get(name + names[i] + ".bias", Shape(H)));
+      VV_ASSIGN(qkv->part_bias[i], get(name + parts[i] + ".bias", Shape(H)));
     }
     qkv->part_bias[1] = tensor(nullptr, qkv->part_bias[0].dtype, Shape(H));
     if (!source_.synthetic()) {
@@ -118,11 +137,11 @@ class Loader {
       uploader_->quantize({w, w + 1, w + 2}, &qkv->w, &qkv->scale.row);
     else uploader_->join({w, w + 1, w + 2}, &qkv->w, matrix_dtype(*w));
     uploader_->join({b, b + 1, b + 2}, &qkv->bias, vector_dtype(*b), WeightUploader::Rows::after, true);
-    return linear(name + ".out_proj", H, H, true, o);
+    return linear(name + names_.o, H, H, true, o);
   }
   Status mlp(const std::string& at, int64_t inner, Linear* up, Linear* down) {
-    VV_TRY(linear(at + "fc1", inner, c_.width, true, up));
-    return linear(at + "fc2", c_.width, inner, true, down);
+    VV_TRY(linear(at + names_.up, inner, c_.width, true, up));
+    return linear(at + names_.down, c_.width, inner, true, down);
   }
   /// [H, C, 3] as a product takes it: rows of C * 3.
   Status convolution(const std::string& name, int64_t C, Linear* to) {
@@ -160,6 +179,7 @@ class Loader {
   const WeightSource& source_;
   const WhisperConfig& c_;
   const PrecisionPlan& plan_;
+  const Names& names_ = names_of(source_.checkpoint());
   bool of_windows_ = false;  // the matrices that are read next meet windows of sound
   WeightUploader* uploader_;
   std::vector<std::unique_ptr<std::byte[]>>* own_;
