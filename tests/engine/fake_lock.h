@@ -1,4 +1,4 @@
-// Page-locked memory that is none, for tests of HostPool's users: it counts what is held and spoils what was given back.
+// Page-locked memory that is none, for tests of HostPool's users: it counts what is held and spoils what was freed.
 #pragma once
 #include <atomic>
 #include <cstring>

@@ -1,6 +1,6 @@
-// HostPool: host memory for what goes to the device and comes from it: messages with frames, keys and values that left.
-// Copies to and from page-locked memory run at once and by themselves; the driver takes others through a small buffer of
-// its own.
+// HostPool: host memory for what goes to a device and comes from it: messages with frames, keys and values that left.
+// Copies to and from page-locked memory run at once and by themselves; the driver takes others through a small buffer
+// of its own.
 #pragma once
 #include <cstddef>
 #include <functional>
