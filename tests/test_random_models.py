@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from tests.random_models import groot, policy, smolvla, text
+from tests.random_models import groot, policy, qwen3_vl, smolvla, text
 from tests.random_models.__main__ import DRAWS, Run, line
 from tests.random_models.shrink import outcome, shrink
 from tests.random_models.text_checks import Wrong, same
 
 SEED = 2026
 DEVICE = "cuda" if os.environ.get("VIVACE_TEST_DEVICE", "cpu").startswith("cuda") else "cpu"
-COUNTS = {"text": 50, "crowd": 5, "hybrid": 25, "policy": 10, "groot": 10, "smolvla": 10}
+COUNTS = {"text": 50, "crowd": 5, "hybrid": 25, "qwen3_vl": 15, "policy": 10, "groot": 10, "smolvla": 10}
 SHARES = 5  # so that one failure does not hide the others
 
 
@@ -47,6 +47,11 @@ def test_draws_reach_every_family_plan_and_shape():
     assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
     crowd = [text.draw(s, "cuda", True) for s in range(60)]
     assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)
+    sees = [qwen3_vl.draw(s) for s in range(200)]
+    assert {c["precision"] for c in sees} == {"f32", "bf16", "w8a16", "fp8"} and {len(c["levels"]) for c in sees} == {0, 1, 2, 3} and {c["tied"] for c in sees} == {True, False}
+    prompts = [[isinstance(p, list) for p in q["pieces"]] for c in sees for q in c["requests"]]
+    assert any(sum(p) > 4 for p in prompts) and any(p[0] and p[-1] for p in prompts) and any(p == [True] * 2 for p in prompts) and any(not any(p) for p in prompts)
+    assert any(len({tuple(p) for p in q["pieces"] if isinstance(p, list)}) > 2 for c in sees for q in c["requests"])
     observed = [policy.draw(s) for s in range(200)]
     assert {c["family"] for c in observed} == {"pi05", "pi0", "pi0fast"} and {c["precision"] for c in observed} == {"f32", "bf16", "fp8"}
     robots = [groot.draw(s) for s in range(200)]

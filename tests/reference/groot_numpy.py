@@ -45,6 +45,7 @@ def resized(table, lines, columns):
 
 class Groot:
     language_at, last_norm = "backbone.model.model.language_model.", False
+    whole = False  # what runs is a model's first layers, whose last is heard before the tower's level is added
 
     def __init__(self, weights, config, arithmetic=None):
         self.w = {k: v.astype(np.float64) for k, v in weights.items()}
@@ -126,7 +127,7 @@ class Groot:
             is_image += [True] * (lines * columns)
             now, which = now + self.beyond(lines, columns), which + 1
         h, turns, is_image = np.stack(rows), np.array(turns), np.array(is_image)
-        levels = [np.concatenate([s[1][n] for s in seen]) for n in range(len(seen[0][1]))]
+        levels = [np.concatenate([s[1][n] for s in seen]) for n in range(len(seen[0][1]))] if seen else []
         half = t["head_dim"] // 2
         sections = t.get("mrope_section", [half, 0, 0])
         axis = np.array([i % 3 if i % 3 and i < 3 * sections[i % 3] else 0 for i in range(half)])
@@ -141,7 +142,7 @@ class Groot:
             x = a.value(rms_norm(h, eps, self.w[b + "post_attention_layernorm.weight"]))
             gate, up = (a.enters(x) @ a.weight(self.w[f"{b}mlp.{n}_proj.weight"]).T for n in ("gate", "up"))
             h = a.value(h + self._bare(a.value(silu(gate) * up), b + "mlp.down_proj"))
-            if i < len(levels) and i + 1 < self.c["select_layer"]:
+            if i < len(levels) and (self.whole or i + 1 < self.c["select_layer"]):
                 h = h.copy()
                 h[is_image] = a.value(h[is_image] + levels[i])
         if self.last_norm:

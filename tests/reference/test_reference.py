@@ -9,9 +9,11 @@ import pytest
 
 from safetensors.numpy import load_file
 
+from tests.packed import packed_tensors
 from tests.reference import blocks, checkpoints
 from tests.reference.decoder_numpy import Decoder
 from tests.reference.llama_numpy import Llama
+from tests.reference.qwen3_vl_numpy import Qwen3Vl
 
 TINY = Path(__file__).resolve().parents[1] / "fixtures" / "tiny"
 # The NumPy reference is the Llama family's; the other folders are compared with transformers by test_model.py alone.
@@ -167,3 +169,19 @@ def test_every_family_equals_transformers(name):
     weights = {k: v for file in folder.glob("model*.safetensors") for k, v in load_file(file).items()}
     got = Decoder(json.loads((folder / "config.json").read_text()), weights).logits(want["prompt_ids"])
     np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=5e-5)  # float32 tables of theirs; seen 4e-5
+
+
+@pytest.mark.parametrize("case", ["one", "several", "first", "text"])
+def test_qwen3_vl_matches_transformers(case):
+    """Every row of prompts with images; transformers' logits, up to 38 in magnitude, are stored as f32."""
+    folder = TINY.parent / "qwen3_vl"
+    want, config = packed_tensors(folder / "expected.safetensors"), json.loads((folder / "config.json").read_text())
+    ids, pad = want[f"{case}.ids"].tolist(), config["image_token_id"]
+    images = [want[f"{case}.image.{i}"] for i in range(sum(k.startswith(f"{case}.image.") for k in want))]
+    side = config["vision_config"]["patch_size"] * config["vision_config"]["spatial_merge_size"]
+    tokens, seen = [], iter(images)
+    while ids:
+        tokens.append(ids[0])
+        ids = ids[np.prod(next(seen).shape[:2]) // side**2 if ids[0] == pad else 1:]
+    got = Qwen3Vl(config, load_file(folder / "model.safetensors")).logits([i.astype(np.float64) for i in images], tokens)
+    np.testing.assert_allclose(got, want[f"{case}.logits"], rtol=0, atol=5e-6)
