@@ -28,7 +28,7 @@ def runner(**options):
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), join=st.sampled_from(["swap", "blend", "prefix"]), worst=st.integers(0, 30), loss=st.floats(0, 0.6), deadline=st.sampled_from([0.0, 0.1, 0.4]))
+@given(seed=st.integers(0, 2**32 - 1), join=st.sampled_from(["swap", "blend", "prefix", "future"]), worst=st.integers(0, 30), loss=st.floats(0, 0.6), deadline=st.sampled_from([0.0, 0.1, 0.4]))
 def test_no_jump_exceeds_the_bound(seed, join, worst, loss, deadline):
     rng = np.random.default_rng(seed)
     bound = np.float32([0.05, 0.2, 1.0])
@@ -44,7 +44,7 @@ def test_no_jump_exceeds_the_bound(seed, join, worst, loss, deadline):
             fed = now
         if r.needs_inference(now):
             request, action_prefix = r.start_request(now)
-            assert action_prefix is None or (join == "prefix" and 1 <= len(action_prefix) < HORIZON)
+            assert action_prefix is None or (join == "prefix" and 1 <= len(action_prefix) < HORIZON) or (join == "future" and 1 <= len(action_prefix) <= HORIZON)
             on_the_way.append((tick + int(rng.integers(0, worst + 1)), request))
         for item in [x for x in on_the_way if x[0] <= tick]:
             on_the_way.remove(item)
@@ -103,6 +103,52 @@ def test_a_prefix_is_what_will_have_been_executed():
     with pytest.raises(vivace.InvalidShapeError, match="normalized"):
         r.complete(request, chunk(1.0), own[:5])
     assert r.needs_inference(10 / HZ)  # an answer that cannot be used is no answer
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3, 4, 6])
+def test_a_chunk_for_the_future_begins_behind_what_was_executed(waits):
+    """The actions that lead to it are those that next() gives, clamped as they are; it begins where they end, also where it is there before, and where it is late its first ones are past."""
+    r = runner(join="future", max_step=[0.4, 10.0, 10.0])
+    request, actions = r.start_request(0.0)
+    assert actions is None and request.ahead == 0 and request.tick == 0
+    for i in range(3):
+        r.next(i / HZ)
+    ramp = np.arange(HORIZON, dtype=np.float32)[:, None] * np.ones(DIMS, np.float32)
+    r.complete(request, ramp)
+    for i in range(3, 10):
+        r.next(i / HZ)
+    assert r.needs_inference(10 / HZ) and r.delay == 3
+    request, actions = r.start_request(10 / HZ)
+    assert request.ahead == 4 and request.tick == 14 and actions.shape == (4, DIMS) and (actions[:, 1] == [10, 11, 12, 13]).all()
+    got = []
+    for i in range(10, 20):
+        if i == 10 + waits:
+            r.complete(request, 100 + ramp)
+        got.append(r.next(i / HZ))
+    for want, tick in zip(actions, got):  # until then the chunk before it
+        assert (tick.action == want).all() and tick.clamped
+    first = max(4, waits)
+    assert [t.action[1] for t in got[4:]] == [t if i < first else min(t + 10.0, 100 + i - 4) for i, t in [(i, got[i - 1].action[1] if i >= first else 10 + i) for i in range(4, 10)]]
+    assert [t.chunk_index for t in got] == [i + 10 if i < first else i - 4 for i in range(10)]
+    assert r.delay == max(3, waits)
+
+
+def test_a_chunk_that_never_began_leaves_the_one_before_it():
+    """Two answers before the first of them begins: the arm goes on with what it has."""
+    r = runner(join="future")
+    request, _ = r.start_request(0.0)
+    r.next(0.0)
+    r.next(1 / HZ)
+    r.complete(request, chunk(1.0))
+    r.next(2 / HZ)
+    second, _ = r.start_request(3 / HZ)
+    assert second.ahead == 3
+    r.complete(second, chunk(2.0))
+    assert r.next(3 / HZ).action[0] == 1
+    third, actions = r.start_request(4 / HZ)  # a new prompt, say
+    assert third.ahead == 3 and actions[:, 0].tolist() == [1, 1, 2]
+    r.complete(third, chunk(3.0))
+    assert [r.next(i / HZ).action[0] for i in range(4, 9)] == [1, 1, 1, 3, 3]
 
 
 def test_old_lost_and_overtaken_answers():

@@ -18,7 +18,7 @@ NUMBERS = st.one_of(st.floats(-100, 100, width=32), st.sampled_from([LARGEST, -L
 class Robots(RuleBasedStateMachine):
     """Two robots, whose policies' answers may go to the wrong one."""
 
-    @initialize(join=st.sampled_from(["swap", "blend", "prefix"]), horizon=st.integers(1, 12), dims=st.integers(1, 3), bounded=st.booleans(), deadline=st.sampled_from([0.0, 0.1]), data=st.data())
+    @initialize(join=st.sampled_from(["swap", "blend", "prefix", "future"]), horizon=st.integers(1, 12), dims=st.integers(1, 3), bounded=st.booleans(), deadline=st.sampled_from([0.0, 0.1]), data=st.data())
     def make(self, join, horizon, dims, bounded, deadline, data):
         self.join, self.horizon, self.dims, self.network = join, horizon, dims, 2
         self.bound = np.float32(data.draw(st.lists(st.floats(2.0**-10, 2.0**30, width=32), min_size=dims, max_size=dims))) if bounded else None
@@ -49,15 +49,22 @@ class Robots(RuleBasedStateMachine):
         if self.last[which] is None:
             return
         request, action_prefix = self.runners[which].start_request(self.now)
-        assert (action_prefix is None) == (request.prefix_length == 0) and 0 <= request.prefix_length < max(self.horizon, 1)
-        if action_prefix is not None:  # rows of an answer of this runner, as many as it says
+        assert (action_prefix is None) == (request.prefix_length + request.ahead == 0) and 0 <= request.prefix_length < max(self.horizon, 1) and 0 <= request.ahead <= self.horizon
+        if action_prefix is not None and self.join == "future":  # what is left of answers of this runner, each within max_step of the one before
+            assert request.prefix_length == 0 and action_prefix.shape == (request.ahead, self.dims) and np.isfinite(action_prefix).all()
+            rows = np.concatenate([self.last[which][None], action_prefix]).astype(np.float64)
+            assert self.bound is None or (np.abs(np.diff(rows, axis=0)) <= self.bound * (1 + 1e-6)).all()
+            known = [self.answers[which][q[0].id][self.tick[which] + i - q[1]] for q in self.asked[which] if q[0].id in self.answers[which] for i in range(request.ahead) if 0 <= self.tick[which] + i - q[1] < self.horizon]
+            assert self.bound is not None or all(row[0] in known for row in action_prefix)
+        elif action_prefix is not None:  # rows of an answer of this runner, as many as it says
             assert self.join == "prefix" and np.isfinite(action_prefix).all() and action_prefix.shape == (request.prefix_length, self.network)
             first = int(action_prefix[0, 0])
             of = [q for q in self.asked[which] if q[0].id % (1 << 20) == first and q[0].id in self.answers[which]]
             assert of, "another runner's, or nobody's"
             assert (action_prefix[:, 1] == self.tick[which] - of[0][1] + np.arange(request.prefix_length)).all()
         assert not any(request.id == q[0].id for all_ in self.asked for q in all_)
-        self.asked[which].append((request, self.tick[which], self.now, self.life[which]))
+        assert request.tick == self.tick[which] + request.ahead
+        self.asked[which].append((request, request.tick, self.now, self.life[which]))
 
     def chunk(self, request, value):
         """Row k is value + k / 8 in every dimension; the network's own rows are (id, k)."""

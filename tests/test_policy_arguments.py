@@ -66,7 +66,9 @@ WRONG = [(dict(seed=1.5), "predict: seed: wanted a whole number from 0 to .*, go
          (dict(prompt=[2, 17.5]), "prompt: wanted"), (dict(prompt=[2**31]), "prompt"), (dict(prompt=b"go"), "prompt"), (dict(prompt=3), "prompt"), (dict(prompt={2, 3}), "prompt"), (dict(prompt="\ud800"), "prompt: wanted a text that is UTF-8"),
          (dict(images={"top": 1}), "images: wanted a list with a frame"), (dict(images=3), "images"), (dict(images="ab"), "images"), (dict(images=["ab", None]), "camera 0"), (dict(images=[None, 3]), "camera 1"), (dict(images=[Broken(), None]), "camera 0"),
          (dict(state="abc"), "state: wanted numbers"), (dict(state=Broken()), "state: wanted numbers"), (dict(state=[1j]), "state"), (dict(state=[[1.0]]), "state: wanted 1 axes, got 2"), (dict(state=3.0), "state: wanted 1 axes, got 0"), (dict(state=[1e300]), "state is not finite"),
-         (dict(state=["1"]), "state: wanted numbers"), (dict(state=[True]), "state: wanted numbers"), (dict(noise=3), "noise"), (dict(noise=np.zeros((10, 31))), "noise: wanted rows of 32, got 31"), (dict(noise=[["a"] * 32] * 10), "noise"), (dict(action_prefix=[[0.0] * 31]), "action_prefix")]
+         (dict(state=["1"]), "state: wanted numbers"), (dict(state=[True]), "state: wanted numbers"), (dict(noise=3), "noise"), (dict(noise=np.zeros((10, 31))), "noise: wanted rows of 32, got 31"), (dict(noise=[["a"] * 32] * 10), "noise"), (dict(action_prefix=[[0.0] * 31]), "action_prefix"),
+         (dict(future_actions=[0.0] * 32), "future_actions: wanted at most 10 rows of 32, got .32."), (dict(future_actions=np.zeros((11, 32))), "future_actions: wanted at most 10 rows"), (dict(future_actions=np.full((1, 32), np.nan)), "future_actions: a value is not finite"),
+         (dict(future_actions=np.zeros((1, 32)), state=None), "future_actions: the state that they lead on from is missing"), (dict(future_actions="a"), "future_actions"), (dict(future_actions=np.zeros((1, 32)), future_steps=3), "future_steps")]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_every_value_of_every_argument(family, pi05):
     """Alone and nested: an answer or a vivace.Error, nothing else."""
     model, given, rng, refused = (pi05, observation("pi05_tiny", "a"), random.Random(22), 0) if family == "pi05" else (load_fast("a"), fast_observation("a"), random.Random(22), 0)
     call = model.predict if family == "pi05" else model.tokens
-    names = ["images", "prompt", "state"] + (["noise", "seed", "action_prefix"] if family == "pi05" else ["end_token"])
+    names = ["images", "prompt", "state"] + (["noise", "seed", "action_prefix", "future_actions", "future_steps"] if family == "pi05" else ["end_token"])
     assert set(names) <= {*OBSERVATION, "prompt"}
     for name in names:
         nested = [rng.choice([lambda v: [v], lambda v: (v, None), lambda v: [[v]], lambda v: {0: v}])(rng.choice(MORE)) for _ in range(40)]

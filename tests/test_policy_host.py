@@ -273,6 +273,14 @@ def test_answers_are_the_policys_own(host, alone):
         action_prefix = got["normalized"][:3]
         got = b.ask(seen(8, action_prefix=action_prefix))
         assert (got["actions"] == expected(alone, seen(8), action_prefix=action_prefix)).all()
+        ahead = np.random.default_rng(4).standard_normal((4, 3)).astype(np.float32) * 0.1
+        for steps in (False, True):
+            want = expected(alone, seen(8), future_actions=ahead, future_steps=steps)
+            assert (b.ask(seen(8, future_actions=ahead, future_steps=steps))["actions"] == want).all()
+            o = seen(8)
+            o["state"] = ((o["state"] + ahead[0] + ahead[1] + ahead[2]) + ahead[3] if steps else ahead[-1])
+            assert (want == expected(alone, o)).all() and (want != expected(alone, seen(8))).any()
+        assert (b.ask(seen(8, future_actions=ahead[:0]))["actions"] == expected(alone, seen(8))).all()
         noise = np.random.default_rng(3).standard_normal((10, 8)).astype(np.float32)
         assert (a.ask(seen(9, noise=noise))["actions"] == expected(alone, seen(9), noise=noise)).all()
 
@@ -371,6 +379,11 @@ BAD = [
     (changed(vivace={"noise": np.zeros((10, 7), np.float32)}), "InvalidShape: vivace/noise: wanted rows of 8 values"),
     (changed(vivace={"noise": np.full((10, 8), np.inf)}), "InvalidArgument: vivace/noise: a value is not finite"),
     (changed(vivace={"action_prefix": np.zeros((10, 8))}), "action_prefix"),
+    (changed(vivace={"future_actions": np.zeros((11, 3))}), "InvalidShape: vivace/future_actions: wanted at most 10 rows, got 11"),
+    (changed(vivace={"future_actions": np.zeros((2, 8))}), "InvalidShape: vivace/future_actions: wanted rows of 3 values"),
+    (changed(vivace={"future_actions": np.full((2, 3), np.nan)}), "InvalidArgument: vivace/future_actions: a value is not finite"),
+    (changed(vivace={"future_actions": np.zeros((2, 3), np.int32)}), "InvalidDType: vivace/future_actions: wanted an array of floats"),
+    (changed(vivace={"future_steps": 1}), "InvalidDType: vivace/future_steps: wanted true or false"),
     (changed(vivace={"episode": "x" * 65}), "InvalidDType: vivace/episode"),
     (changed(endpoint="learn"), "InvalidArgument: endpoint: wanted 'infer' or 'reset'"),
     ([1, 2], "InvalidArgument: wanted a map of fields"),

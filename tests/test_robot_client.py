@@ -122,12 +122,33 @@ def test_an_arm_reaches_what_it_is_told(policy, link):
     assert np.linalg.norm(arm.tip(np, joints) - scene.things[0, 0]) < far  # one step of the flow is coarse; nearer all the same
 
 
-@pytest.mark.parametrize("join", ["swap", "blend", "prefix"])
+@pytest.mark.parametrize("join", ["swap", "blend", "prefix", "future"])
 def test_each_join(link, join):
     with client(link, join=join) as robot:
         report, path = run(robot)
     assert report.answered >= 2 and report.failed == 0 and report.connections == 0 and report.failures == [] and report.sources["chunk"] > 10
     assert ("blend" in report.sources) == (join == "blend")
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_chunk_is_asked_for_the_state_that_the_arm_will_have(policy, link, tmp_path, steps):
+    """What the link carries: the actions that come between, whose answers are the policy's own for the state that they lead to."""
+    with client(link, join="future", future_steps=steps, record=tmp_path) as robot:
+        assert robot.metadata["vivace"]["future_actions"] is True
+        run(robot, episode="e", seed=3)
+    record = json.loads((tmp_path / "e.json").read_text())
+    with np.load(tmp_path / "e.npz") as arrays:
+        asked = [i for i, row in enumerate(record["questions"]) if f"q{i}.vivace/future_actions" in arrays.files and row["answer"]]
+        assert asked
+        for i in asked[:2]:
+            actions, state = arrays[f"q{i}.vivace/future_actions"], arrays[f"q{i}.state"]
+            then = state.copy() if steps else actions[-1]
+            for row in actions if steps else ():
+                then = then + row
+            seen = {"images": {c: arrays[f"q{i}.images/{c}"] for c in CAMERAS}, "state": then, "prompt": "reach the red ball"}
+            want = policy.infer(seen, robot="any", cameras=CAMERAS, seed=record["questions"][i]["question"]["vivace/seed"])["actions"]
+            np.testing.assert_array_equal(arrays[f"a{i}.actions"], want)
+    assert max(replay(policy, tmp_path / "e.json", robot="any", cameras=CAMERAS)) == 0
 
 
 def test_the_same_seed_and_observations_have_the_same_chunks(policy, link, tmp_path):

@@ -80,6 +80,8 @@ def test_droid(tmp_path, padded):
         assert got.shape == (4, 8) and (got == want).all()
         for other in (o | {"observation/gripper_position": 0.4}, o | {"observation/gripper_position": np.float32(0.4)}, {"observation": {k.split("/")[1]: v for k, v in o.items() if "/" in k}, "prompt": o["prompt"]}):
             assert np.abs(policy.infer(other, seed=3)["actions"] - want).max() < 1e-6
+        with pytest.raises(vivace.UnsupportedError, match="future_actions: actions of robot droid do not say where its joints will be"):
+            policy.infer(o, future_actions=np.zeros((2, 8)))
         policy.set_prompt("pick it up")
         del o["prompt"]
         assert (policy.infer(o, seed=3)["actions"] == want).all()
@@ -96,6 +98,9 @@ def test_libero_reads_no_state_into_its_prompt(tmp_path):
         ids = [2, *text("open the drawer"), *text("\n")]
         assert got.shape == (4, 7) and (got == policy.predict([frame(1), frame(2)], ids, seed=1)).all()
         assert (got == policy.infer(o | {"observation/state": np.ones(8)}, seed=1)["actions"]).all()
+        for call in (lambda: policy.infer(o, future_actions=np.zeros((2, 7))), lambda: policy.predict([frame(1), frame(2)], "go", np.zeros(8), future_actions=np.zeros((2, 7)))):
+            with pytest.raises(vivace.UnsupportedError, match="future_actions: this pi05 takes no state"):
+                call()
 
 
 @pytest.mark.parametrize("asset,adapted", [("trossen", True), ("lerobot/aloha_sim_transfer_cube_human", False)])
@@ -109,6 +114,12 @@ def test_aloha(tmp_path, asset, adapted):
         own = aloha_state(state) if adapted else state
         raw = policy.predict([frame(0), frame(2), frame(3)], "go", own.astype(np.float32), seed=2)
         np.testing.assert_allclose(got, aloha_actions(raw) if adapted else raw, rtol=0, atol=2e-6)
+        # What is executed meanwhile moves the joints, and where commands have the state's unit the grippers.
+        ahead = np.random.default_rng(5).uniform(-0.5, 0.5, (3, 14)).astype(np.float32)
+        stay = [6, 13] if adapted else []
+        for steps, then in ((False, ahead[-1]), (True, state.astype(np.float32) + ahead[0] + ahead[1] + ahead[2])):
+            then = np.where(np.isin(np.arange(14), stay), state, then)
+            np.testing.assert_allclose(policy.infer(o, seed=2, future_actions=ahead, future_steps=steps)["actions"], policy.infer(o | {"state": then}, seed=2)["actions"], rtol=0, atol=2e-6)
         # A wrist's camera may be missing, the high one may not.
         some = {k: v for k, v in o["images"].items() if k != "cam_left_wrist"}
         off = policy.predict([frame(0), None, frame(3)], "go", own.astype(np.float32), seed=2)

@@ -26,8 +26,9 @@ std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const
                  watchdog, deadline};
   if (join == "blend") o.join = ChunkOptions::Join::blend;
   else if (join == "prefix") o.join = ChunkOptions::Join::prefix;
+  else if (join == "future") o.join = ChunkOptions::Join::future;
   else if (join != "swap")
-    check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
+    check(Status(Code::kInvalidArgument, "join: wanted swap, blend, prefix or future, got '" + join + "'"));
   auto made = ChunkRunner::make(o);
   check(made.status());
   return std::move(made).value();
@@ -48,12 +49,11 @@ nb::tuple next(ChunkRunner& r, double now, int dims) {
                         t.clamped, t.chunk_index, t.age);
 }
 
-nb::tuple start_request(ChunkRunner& r, double now, int prefix_values) {
+nb::tuple start_request(ChunkRunner& r, double now, int values) {
   auto request = std::make_unique<ChunkRequest>();
-  std::vector<float> action_prefix(static_cast<size_t>(std::max(prefix_values, 0)));
-  check(r.start_request(now, request.get(), action_prefix));
-  return nb::make_tuple(nb::cast(std::move(request)),
-                        nb::bytes(action_prefix.data(), action_prefix.size() * sizeof(float)));
+  std::vector<float> actions(static_cast<size_t>(std::max(values, 0)));
+  check(r.start_request(now, request.get(), actions));
+  return nb::make_tuple(nb::cast(std::move(request)), nb::bytes(actions.data(), actions.size() * sizeof(float)));
 }
 
 }  // namespace
@@ -66,7 +66,8 @@ void add_control(nb::module_& m) {
       .def_ro("id", &ChunkRequest::id)
       .def_ro("tick", &ChunkRequest::tick)
       .def_ro("observed", &ChunkRequest::observed)
-      .def_ro("prefix_length", &ChunkRequest::prefix_length);
+      .def_ro("prefix_length", &ChunkRequest::prefix_length)
+      .def_ro("ahead", &ChunkRequest::ahead);
   nb::class_<ChunkRunner>(m, "ChunkRunner")
       .def_static("make", &make, nb::kw_only(), nb::arg("horizon"), nb::arg("dims"), nb::arg("network_dims"),
                   nb::arg("join"), nb::arg("blend").none(), nb::arg("ask_after"), nb::arg("max_step"),

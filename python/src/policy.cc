@@ -161,7 +161,8 @@ nb::dict limits(const Policy& p) {
   d["views"] = l.views, d["horizon"] = l.horizon, d["steps"] = l.steps, d["batch"] = l.batch,
   d["prompt_tokens"] = l.prompt_tokens;
   d["codes"] = l.max_action_tokens, d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim,
-  d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state, d["embodiments"] = l.embodiments;
+  d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state, d["sees_state"] = l.sees_state;
+  d["embodiments"] = l.embodiments;
   return d;
 }
 

@@ -84,12 +84,25 @@ nb::tuple read(const RobotOf& r, nb::list pairs) {
                         in.has_prompt ? nb::object(nb::str(in.prompt.data(), in.prompt.size())) : nb::none());
 }
 
+std::vector<float> floats(const nb::bytes& b) {
+  std::vector<float> values(b.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), b.c_str(), values.size() * sizeof(float));
+  return values;
+}
+
+/// Where a state that read() gave is after actions [n, dims()].
+nb::bytes roll(const RobotOf& r, nb::bytes state, nb::bytes actions, bool steps) {
+  models::vla::RobotInputs in;
+  in.state = floats(state);
+  check(r.robot.roll(floats(actions), r.robot.dims(r.limits.robot_dim), steps, &in));
+  return nb::bytes(in.state.data(), in.state.size() * sizeof(float));
+}
+
 /// Actions [rows, robot_dim] as bytes of f32 -> [rows, dims()].
 nb::bytes to_robot(const RobotOf& r, nb::bytes actions) {
   const auto wide = static_cast<size_t>(r.limits.robot_dim),
              dims = static_cast<size_t>(r.robot.dims(r.limits.robot_dim));
-  std::vector<float> in(actions.size() / sizeof(float)), out;
-  if (!in.empty()) std::memcpy(in.data(), actions.c_str(), in.size() * sizeof(float));
+  std::vector<float> in = floats(actions), out;
   for (size_t row = 0; row + wide <= in.size(); row += wide) {
     const auto action = std::span(in).subspan(row, wide);
     r.robot.to_robot(action);
@@ -105,6 +118,7 @@ void add_robot(nb::module_& m) {
       .def_static("named", &named, nb::arg("policy"), nb::arg("name"), nb::arg("cameras"))
       .def("read", &read, nb::arg("fields"))
       .def("to_robot", &to_robot, nb::arg("actions"))
+      .def("roll", &roll, nb::arg("state"), nb::arg("actions"), nb::arg("steps"))
       .def_prop_ro("dims", [](const RobotOf& r) { return r.robot.dims(r.limits.robot_dim); });
   m.def("robot_names", &Robot::names);
 }

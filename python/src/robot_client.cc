@@ -29,17 +29,19 @@ nb::bytes bytes_of(std::span<const std::byte> b) { return nb::bytes(b.data(), b.
 std::unique_ptr<RobotClient> start(const std::string& host, int port, const std::string& key, const std::string& join,
                                    nb::object blend, int ask_after, nb::bytes max_step, double max_action_age,
                                    double watchdog, double deadline, double connect, double answer, double wait,
-                                   double most_wait, uint64_t recorded) {
+                                   double most_wait, bool future_steps, uint64_t recorded) {
   serve::RobotClientOptions o;
   o.link.host = host, o.link.port = port, o.link.key = key;
   o.connect_s = connect, o.answer_s = answer, o.wait_s = wait, o.most_wait_s = most_wait, o.most_recorded = recorded;
+  o.future_steps = future_steps;
   o.chunks.horizon = 0, o.chunks.ask_after = ask_after, o.chunks.max_step = floats(max_step),
   o.chunks.max_action_age = max_action_age, o.chunks.watchdog = watchdog, o.chunks.deadline = deadline;
   if (!blend.is_none()) o.chunks.blend = nb::cast<int>(blend);
   if (join == "blend") o.chunks.join = ChunkOptions::Join::blend;
   else if (join == "prefix") o.chunks.join = ChunkOptions::Join::prefix;
+  else if (join == "future") o.chunks.join = ChunkOptions::Join::future;
   else if (join != "swap")
-    check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
+    check(Status(Code::kInvalidArgument, "join: wanted swap, blend, prefix or future, got '" + join + "'"));
   auto made = [&] {
     const NoGil release;
     return RobotClient::start(o);
@@ -73,7 +75,7 @@ void add_robot_client(nb::module_& m) {
       .def_static("start", &start, nb::kw_only(), nb::arg("host"), nb::arg("port"), nb::arg("key"), nb::arg("join"),
                   nb::arg("blend").none(), nb::arg("ask_after"), nb::arg("max_step"), nb::arg("max_action_age"),
                   nb::arg("watchdog"), nb::arg("deadline"), nb::arg("connect"), nb::arg("answer"), nb::arg("wait"),
-                  nb::arg("most_wait"), nb::arg("recorded"))
+                  nb::arg("most_wait"), nb::arg("future_steps"), nb::arg("recorded"))
       .def("metadata", [](const RobotClient& c) { return unpack(c.metadata()); })
       .def("sizes",
            [](const RobotClient& c) {

@@ -31,7 +31,8 @@ class Runner:
     """vivace::serve::ChunkRunner: start(), next(), needs_inference(), start_request() from the robot's thread, complete() and cancel() from one other.
 
     join: "swap" (the new chunk at once), "blend" (over `blend` ticks; None: 5, or the horizon where that is shorter), "prefix"
-    (the next chunk is asked to begin with what will have been executed by then; the policy's action_prefix=). ask_after: ticks of a
+    (the next chunk is asked to begin with what will have been executed by then; the policy's action_prefix=), "future" (it is asked for the state that
+    those actions lead to, and begins behind them; the policy's future_actions=). ask_after: ticks of a
     chunk before the next is asked for, 0 = half. max_step: most that an action differs from the one before, a number a
     dimension. max_action_age: s after its observation in which an action may be used. watchdog: s without a new chunk until "stopped".
     deadline: s after which a question without an answer is put anew, 0 = the watchdog's; what comes later may still be used."""
@@ -42,6 +43,7 @@ class Runner:
         given = checked("Runner", RUNNER, dict(dims=dims, horizon=horizon, network_dims=network_dims, join=join, blend=blend, ask_after=ask_after, max_step=max_step,
                                                max_action_age=max_action_age, watchdog=watchdog, deadline=deadline))
         self._np, self._dims, self._horizon, self._network, self._prefix = numpy, given["dims"], given["horizon"], given["network_dims"], join == "prefix"
+        self._asked_with = {"prefix": (self._horizon - 1, self._network), "future": (self._horizon, self._dims)}.get(join, (0, 0))
         self._core = _core.ChunkRunner.make(**given | {"max_step": given["max_step"].ravel().tolist()})
 
     @staticmethod
@@ -71,10 +73,12 @@ class Runner:
         return None if ticks < 0 else ticks
 
     def start_request(self, now: float):
-        """(request, action_prefix): what complete() or cancel() get back, and the policy's action_prefix= (None where nothing is)."""
-        request, raw = self._core.start_request(self._now("start_request", now), (self._horizon - 1) * self._network if self._prefix else 0)
-        action_prefix = self._np.frombuffer(raw, self._np.float32).reshape(-1, self._network)[:request.prefix_length].copy() if request.prefix_length else None
-        return request, action_prefix
+        """(request, actions): what complete() or cancel() get back, and the policy's action_prefix=, or with "future" its future_actions= (None where
+        there are none)."""
+        rows, columns = self._asked_with
+        request, raw = self._core.start_request(self._now("start_request", now), rows * columns)
+        count = request.prefix_length + request.ahead
+        return request, self._np.frombuffer(raw, self._np.float32).reshape(rows, columns)[:count].copy() if count else None
 
     def complete(self, request, actions, normalized=()) -> None:
         """actions [horizon, dims]; normalized [horizon, network_dims], which "prefix" alone reads. What is refused counts as failed."""
@@ -149,7 +153,7 @@ class Wall:
 
 
 class Loop:
-    """Runs act() every 1 / hz seconds; ask(observation, action_prefix) -> (actions, normalized) on a thread of its own.
+    """Runs act() every 1 / hz seconds; ask(observation, actions) -> (actions, normalized) on a thread of its own, with what start_request() gave.
 
     Whatever ask() raises or returns, the loop goes on: what cannot be used is counted in the report. policy: that ask() asks, where a vivace.Scheduler loaded
     it: it is told when the next question comes, so that others stand back in time. Other options are Runner's; a wrong one raises here."""

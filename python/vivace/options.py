@@ -378,12 +378,12 @@ POLICY = {
     **{name: whole(-INT32, INT32 - 1) for name in ("num_views", "action_horizon", "num_steps", "batch", "prompt_tokens", "threads", "max_action_tokens")},
 }
 OBSERVATION = {  # but for the prompt, which is text or token ids
-    "images": frames, "state": maybe(floats), "noise": maybe(floats), "action_prefix": maybe(floats), "seed": maybe(whole(0, (1 << 64) - 1)), "end_token": maybe(whole(-INT32, INT32 - 1)),
+    "images": frames, "state": maybe(floats), "noise": maybe(floats), "action_prefix": maybe(floats), "future_actions": maybe(floats), "future_steps": flag, "seed": maybe(whole(0, (1 << 64) - 1)), "end_token": maybe(whole(-INT32, INT32 - 1)),
     "embodiment": maybe(embodiment), "prev_actions": maybe(floats), "overlap": whole(-INT32, INT32 - 1), "frozen": whole(-INT32, INT32 - 1),
 }
 CLIENT = {
     **dict.fromkeys(("host", "key", "join"), utf8), **{name: whole(-INT32, INT32 - 1) for name in ("port", "ask_after")}, "blend": maybe(whole(-INT32, INT32 - 1)),
-    **dict.fromkeys(("max_action_age", "watchdog", "deadline", "connect", "answer", "wait", "most_wait"), real),
+    **dict.fromkeys(("max_action_age", "watchdog", "deadline", "connect", "answer", "wait", "most_wait"), real), "future_steps": flag,
 }
 CONNECTION = {"host": utf8, "key": utf8, "port": whole(1, 65535), "connect": positive, "answer": positive}
 ROBOT = {"robot": utf8, "cameras": names}

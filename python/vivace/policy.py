@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from vivace import _core
-from vivace.errors import FailedPreconditionError, InvalidArgumentError, InvalidShapeError, NotFoundError
+from vivace.errors import FailedPreconditionError, InvalidArgumentError, InvalidShapeError, NotFoundError, UnsupportedError
 from vivace.loaded import Loaded
 from vivace.model import find_compiler
-from vivace.options import INT32, OBSERVATION, POLICY, ROBOT, checked, flag, number, one, prompt_ids, real, shown, text, utf8, whole, wrong
+from vivace.options import INT32, OBSERVATION, POLICY, ROBOT, checked, flag, floats, number, one, prompt_ids, real, shown, text, utf8, whole, wrong
 from vivace.options import path as path_text
 
 _STAGES = ("context", "actions", "whole")  # as PolicyModel::Stage
@@ -198,15 +198,30 @@ class Policy(Loaded):
             names = self.report()["cameras"]
         return name, names
 
-    def infer(self, observation: dict, *, robot="auto", cameras=(), seed=None, noise=None, action_prefix=None, **groot) -> dict:
+    def infer(self, observation: dict, *, robot="auto", cameras=(), seed=None, noise=None, action_prefix=None, future_actions=None, future_steps=False, **groot) -> dict:
         """{"actions": [horizon, dimensions] f32} in the robot's units, of an observation by openpi's names: docs/robots.md has them.
 
         observation: fields by name, or dicts in dicts; pictures [height, width, 3] or [3, height, width], u8 or floats in [0, 1], of NumPy or
         PyTorch; a missing prompt is set_prompt()'s. robot, cameras: as PolicyHost's. Everything else: as predict()'s.
         Errors: InvalidArgumentError, InvalidShapeError, InvalidDTypeError name the field."""
         mine, given = self._read("infer", observation, robot, cameras)
+        if future_actions is not None:
+            actions = self._future("infer", given["state"], one("infer", "future_actions", floats, future_actions), mine.dims)
+            given["state"] = self._np.frombuffer(mine.roll(given["state"].tobytes(), actions.tobytes(), one("infer", "future_steps", flag, future_steps)), self._np.float32)
         actions = self._predict("infer", [dict(**given, noise=noise, seed=seed, action_prefix=action_prefix, **groot)])[0]
         return {"actions": self._np.frombuffer(mine.to_robot(actions.tobytes()), self._np.float32).reshape(len(actions), -1).copy()}
+
+    def _future(self, call, state, actions, dims):
+        """`actions` [n, dims] that lead on from `state`. Errors: UnsupportedError of a policy that takes no state, InvalidArgumentError, InvalidShapeError."""
+        if not self._limits["sees_state"]:
+            raise UnsupportedError(f"{call}: future_actions: this {self._family} takes no state; join chunks by prefix, blend or swap")
+        if state is None:
+            raise InvalidArgumentError(f"{call}: future_actions: the state that they lead on from is missing")
+        if actions.ndim != 2 or actions.shape[1] != dims or len(actions) > self._limits["horizon"]:
+            raise InvalidShapeError(f"{call}: future_actions: wanted at most {self._limits['horizon']} rows of {dims}, got {list(actions.shape)}")
+        if not self._np.isfinite(actions).all():
+            raise InvalidArgumentError(f"{call}: future_actions: a value is not finite")
+        return actions.astype(self._np.float32)
 
     def _read(self, call, observation, robot="auto", cameras=()) -> tuple:
         """(the robot, predict()'s images, prompt and state) of an observation by names."""
@@ -228,16 +243,19 @@ class Policy(Loaded):
         tokenizer, else 1 (end of text); -1 writes max_action_tokens of them."""
         return self._live.generate(self._observations("tokens", [dict(images=images, prompt=prompt, state=state, end_token=end_token)]))[0]
 
-    def predict(self, images, prompt=None, state=None, noise=None, seed=None, *, action_prefix=None, **groot):
+    def predict(self, images, prompt=None, state=None, noise=None, seed=None, *, action_prefix=None, future_actions=None, future_steps=False, **groot):
         """Actions [horizon, robot's dimensions] f32, in the robot's units.
 
         images: a u8 [height, width, 3] array a camera slot, or None where that camera is off; at least one. prompt: text,
         token ids, or None for set_prompt()'s. state: the robot's own values; part of pi0.5's prompt, an input of pi0.
         noise: [horizon, action_dim] f32, else drawn from `seed` (0 if none), the same on every device. action_prefix: the
-        first actions of the chunk, normalised [n, action_dim], which the rest continues (pi05). groot: of GR00T alone, embodiment, and prev_actions
+        first actions of the chunk, normalised [n, action_dim], which the rest continues (pi05). future_actions: [n, robot's dimensions], what will have been
+        executed before the chunk begins: the state becomes where the last of them leads or, with future_steps, the state and their sum (of infer() by the
+        robot's rules, here of as many leading values as both have). groot: of GR00T alone, embodiment, and prev_actions
         [n, action_dim], overlap and frozen, by which a chunk continues the one that runs (docs/models/groot.md).
         Lists of images, prompts, ... of `batch` observations: predict_batch()."""
-        return self._predict("predict", [dict(images=images, prompt=prompt, state=state, noise=noise, seed=seed, action_prefix=action_prefix, **groot)])[0]
+        return self._predict("predict", [dict(images=images, prompt=prompt, state=state, noise=noise, seed=seed, action_prefix=action_prefix, future_actions=future_actions,
+                                              future_steps=future_steps, **groot)])[0]
 
     def predict_batch(self, observations):
         """Actions [observations, horizon, dimensions] of dicts with predict()'s arguments."""
@@ -290,7 +308,7 @@ class Policy(Loaded):
             seen.append(self._observation(call, **o))
         return seen
 
-    def _observation(self, call, images, prompt=None, state=None, noise=None, seed=None, action_prefix=None, end_token=None, embodiment=None, prev_actions=None, overlap=0, frozen=0) -> dict:
+    def _observation(self, call, images, prompt=None, state=None, noise=None, seed=None, action_prefix=None, future_actions=None, future_steps=False, end_token=None, embodiment=None, prev_actions=None, overlap=0, frozen=0) -> dict:
         for what, values, rank in (("state", state, 1), ("noise", noise, 2), ("action_prefix", action_prefix, 2), ("prev_actions", prev_actions, 2)):
             if values is None:
                 continue
@@ -298,6 +316,10 @@ class Policy(Loaded):
                 raise InvalidShapeError(f"{call}: {what}: wanted {rank} axes, got {values.ndim}")
             if rank == 2 and values.shape[1] != self._limits["action_dim"]:
                 raise InvalidShapeError(f"{call}: {what}: wanted rows of {self._limits['action_dim']}, got {values.shape[1]}")
+        if future_actions is not None and len(actions := self._future(call, state, future_actions, self._limits["robot_dim"])):
+            state, count = state.astype(self._np.float32), min(len(state), actions.shape[1])
+            for row in actions if future_steps else actions[-1:]:
+                state[:count] = state[:count] + row[:count] if future_steps else row[:count]
         tokens = self._tokens(self._prompt if prompt is None else self._checked_prompt(call, prompt), state, call, sum(i is not None for i in images))
         if end_token is None:
             end_token = self._encode("|")[0] if self._family == "pi0fast" and self._text is not None else 1

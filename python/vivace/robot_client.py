@@ -36,17 +36,19 @@ class RobotClient:
     """A policy host's client for a robot's loop. Use as a context manager or close() it.
 
     host, port, key: where `vivace serve-policy` listens. hz: ticks a second. join, blend, ask_after, max_step, max_action_age, watchdog, deadline: as
-    vivace.control.Runner has them; max_step may be one number for all dimensions. "prefix" asks for chunks that begin with what will have been executed.
+    vivace.control.Runner has them; max_step may be one number for all dimensions. "prefix" asks for chunks that begin with what will have been executed,
+    "future" for chunks that begin behind it, from the state that it leads to: where actions say, or, with future_steps, add up to.
     connect: s for the first connection. answer: s for an answer, after which the link is made anew. wait, most_wait: s before the second try to
     connect; each after that waits twice as long, up to most_wait. record: a folder that episodes are written to.
-    Errors: IoError, LimitExceededError (nobody there), InvalidArgumentError (options; the host refuses), NotFoundError (its name)."""
+    Errors: IoError, LimitExceededError (nobody there), InvalidArgumentError (options; the host refuses), NotFoundError (its name), UnsupportedError (a join
+    that the host's policy has no input for)."""
 
     def __init__(self, host="127.0.0.1", port=8000, *, key="", hz=30.0, join="swap", blend=None, ask_after=0, max_step=(), max_action_age=1.0, watchdog=2.0, deadline=0.0, connect=600.0, answer=1.0, wait=0.1,
-                 most_wait=5.0, record=None, clock=time):
+                 most_wait=5.0, future_steps=False, record=None, clock=time):
         import numpy as np
 
         given = checked("RobotClient", CLIENT, dict(host=host, port=port, key=key, join=join, blend=blend, ask_after=ask_after, max_action_age=max_action_age, watchdog=watchdog, deadline=deadline, connect=connect,
-                                                    answer=answer, wait=wait, most_wait=most_wait))
+                                                    answer=answer, wait=wait, most_wait=most_wait, future_steps=future_steps))
         steps = one("RobotClient", "max_step", floats, max_step)
         self._np, self._clock, self._period = np, clock, 1 / one("RobotClient", "hz", positive, hz)
         self._record = None if record is None else Path(record)
@@ -190,6 +192,7 @@ def replay(policy, record, *, robot="auto", cameras=()) -> list[float]:
     differences = []
     for row, seen, own, answer in observations.questions(Path(record).with_suffix("")):
         if row.get("answer") and "actions" in answer:
-            got = policy.infer(seen, robot=robot, cameras=cameras, seed=own["seed"], action_prefix=own.get("action_prefix"))["actions"]
+            got = policy.infer(seen, robot=robot, cameras=cameras, seed=own["seed"], action_prefix=own.get("action_prefix"), future_actions=own.get("future_actions"),
+                               future_steps=own.get("future_steps", False))["actions"]
             differences.append(float(np.abs(got - answer["actions"]).max()))
     return differences

@@ -44,6 +44,37 @@ static void test_refused(void) {
   EXPECT(runner == NULL && vv_runner_needs_inference(NULL, 0) == 0);
 }
 
+/* A chunk for the state that the arm will have: it begins behind the actions that lead there. */
+static void test_future(void) {
+  vv_runner* runner = NULL;
+  vv_runner_options o = options_of("future");
+  vv_chunk_request q;
+  vv_tick tick;
+  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], actions[kHorizon * kDims];
+  int i;
+  o.max_step = NULL;
+  EXPECT_OK(vv_runner_create(&o, &runner));
+  if (runner == NULL) return;
+  memset(&tick, 0, sizeof tick);
+  tick.struct_size = sizeof tick;
+  EXPECT_OK(vv_runner_start(runner, position, 0));
+  EXPECT_ERROR(vv_runner_start_request(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "actions is NULL");
+  EXPECT_OK(vv_runner_start_request(runner, 0, &q, actions));
+  EXPECT(q.ahead == 0 && q.prefix_length == 0);
+  for (i = 0; i < kHorizon * kDims; ++i) chunk[i] = (float)(i / kDims);
+  EXPECT_OK(vv_runner_complete(runner, &q, chunk, NULL));
+  EXPECT_OK(vv_runner_next(runner, 0.1, action, &tick));
+  EXPECT_OK(vv_runner_start_request(runner, 0.2, &q, actions));
+  EXPECT(q.ahead == 1 && q.tick == 2 && actions[0] == 1);
+  for (i = 0; i < kHorizon * kDims; ++i) chunk[i] = 9;
+  EXPECT_OK(vv_runner_complete(runner, &q, chunk, NULL));
+  EXPECT_OK(vv_runner_next(runner, 0.2, action, &tick));
+  EXPECT(action[0] == 1 && tick.chunk_index == 1);
+  EXPECT_OK(vv_runner_next(runner, 0.3, action, &tick));
+  EXPECT(action[0] == 9 && tick.chunk_index == 0);
+  vv_runner_destroy(runner);
+}
+
 int main(void) {
   vv_runner* runner = NULL;
   vv_runner_options o = options_of("prefix");
@@ -53,6 +84,7 @@ int main(void) {
         action_prefix[(kHorizon - 1) * kOwn];
   int i;
   test_refused();
+  test_future();
   EXPECT_OK(vv_runner_create(&o, &runner));
   if (runner == NULL) return 1;
   memset(&tick, 0, sizeof tick);
@@ -64,7 +96,7 @@ int main(void) {
   position[1] = 0;
   EXPECT_OK(vv_runner_start(runner, position, 0));
   EXPECT(vv_runner_needs_inference(runner, 0) == 1);
-  EXPECT_ERROR(vv_runner_start_request(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "action_prefix is NULL");
+  EXPECT_ERROR(vv_runner_start_request(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "actions is NULL");
   EXPECT_OK(vv_runner_start_request(runner, 0, &q, action_prefix));
   EXPECT(q.prefix_length == 0 && vv_runner_needs_inference(runner, 0) == 0);
   EXPECT_OK(vv_runner_next(runner, 0.1, action, &tick));

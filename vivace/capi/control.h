@@ -18,7 +18,7 @@ typedef struct vv_runner_options {
   size_t struct_size;
   int horizon, dims;     /* of a chunk in the robot's units; horizon 0 = 50 */
   int network_dims;      /* of the network's own actions; needed by "prefix" */
-  const char* join;      /* NULL = "swap"; "blend", "prefix" */
+  const char* join;      /* NULL = "swap"; "blend", "prefix", "future" */
   int blend;             /* ticks; 0 = 5, or the horizon where that is shorter */
   int ask_after;         /* ticks of a chunk before the next is asked for; 0 = half of it */
   const float* max_step; /* [dims]: most that an action differs from the one before; NULL = no bound */
@@ -42,6 +42,7 @@ typedef struct vv_chunk_request {
   int64_t id, tick;
   double observed;
   int prefix_length; /* actions that the chunk is asked to begin with */
+  int ahead;         /* actions between the observation and the chunk's first; 0 but for "future" */
 } vv_chunk_request;
 
 VV_API vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out);
@@ -52,10 +53,10 @@ VV_API vv_status vv_runner_start(vv_runner* runner, const float* position, doubl
 VV_API vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* tick);
 /* 1 where a chunk should be asked for. NULL: 0. */
 VV_API int vv_runner_needs_inference(const vv_runner* runner, double now);
-/* Asks. action_prefix [horizon - 1, network_dims] gets request->prefix_length actions for vv_observation.action_prefix;
- * NULL but for "prefix". */
-VV_API vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request,
-                                         float* action_prefix);
+/* Asks. actions: of "prefix" [horizon - 1, network_dims], gets request->prefix_length actions for
+ * vv_observation.action_prefix; of "future" [horizon, dims], gets request->ahead actions that come before the chunk's
+ * first and lead to the state that the policy is to be asked with; else NULL. */
+VV_API vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* actions);
 /* The answer: actions [horizon, dims] and, for "prefix", the network's own (vv_policy_normalized); else NULL. */
 VV_API vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions,
                                     const float* normalized);

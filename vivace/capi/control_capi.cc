@@ -15,6 +15,7 @@ namespace serve = vivace::serve;
 struct vv_runner : vivace::capi::Tagged<vivace::capi::Kind::runner> {
   std::unique_ptr<serve::ChunkRunner> runner;
   size_t dims, horizon, network;  // network: 0 where no prefix is asked for
+  size_t asked_with;              // values that start_request() fills in
 };
 
 namespace {
@@ -27,8 +28,9 @@ vivace::Result<serve::ChunkOptions> read_options(const vv_runner_options& o) {
   const std::string join = o.join != nullptr ? o.join : "swap";
   if (join == "blend") to.join = Join::blend;
   else if (join == "prefix") to.join = Join::prefix;
+  else if (join == "future") to.join = Join::future;
   else if (join != "swap")
-    return Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'");
+    return Status(Code::kInvalidArgument, "join: wanted swap, blend, prefix or future, got '" + join + "'");
   if (o.horizon != 0) to.horizon = o.horizon;
   if (o.blend != 0) to.blend = o.blend;
   to.dims = o.dims, to.network_dims = o.network_dims, to.ask_after = o.ask_after, to.deadline = o.deadline;
@@ -39,7 +41,9 @@ vivace::Result<serve::ChunkOptions> read_options(const vv_runner_options& o) {
   return to;
 }
 
-serve::ChunkRequest request_of(const vv_chunk_request& r) { return {r.id, r.tick, r.observed, r.prefix_length}; }
+serve::ChunkRequest request_of(const vv_chunk_request& r) {
+  return {r.id, r.tick, r.observed, r.prefix_length, r.ahead};
+}
 
 }  // namespace
 
@@ -52,12 +56,11 @@ vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out) {
     VV_TRY(vivace::capi::read_struct(options, kOptionsV1, &o));
     VV_ASSIGN(const serve::ChunkOptions to, read_options(o));
     VV_ASSIGN(auto runner, serve::ChunkRunner::make(to));
-    const bool prefix = to.join == serve::ChunkOptions::Join::prefix;
-    *out = new vv_runner{{},
-                         std::move(runner),
-                         static_cast<size_t>(to.dims),
-                         static_cast<size_t>(to.horizon),
-                         prefix ? static_cast<size_t>(to.network_dims) : 0};
+    using Join = serve::ChunkOptions::Join;
+    const auto dims = static_cast<size_t>(to.dims), horizon = static_cast<size_t>(to.horizon),
+               network = to.join == Join::prefix ? static_cast<size_t>(to.network_dims) : 0;
+    *out = new vv_runner{{}, std::move(runner), dims, horizon, network,
+                         to.join == Join::future ? horizon * dims : (horizon - 1) * network};
     return {};
   }, out);
 }
@@ -89,17 +92,16 @@ int vv_runner_needs_inference(const vv_runner* runner, double now) {
   return vivace::capi::usable(runner) && runner->runner->needs_inference(now);
 }
 
-vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* action_prefix) {
+vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* actions) {
   return guard("vv_runner_start_request", [&]() -> Status {
     VV_NOT_NULL(runner);
     VV_NOT_NULL(request);
-    if (runner->network > 0) {
-      VV_NOT_NULL(action_prefix);
+    if (runner->asked_with > 0) {
+      VV_NOT_NULL(actions);
     }
     serve::ChunkRequest r;
-    VV_TRY(runner->runner->start_request(
-        now, &r, {action_prefix, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
-    *request = {r.id, r.tick, r.observed, r.prefix_length};
+    VV_TRY(runner->runner->start_request(now, &r, {actions, runner->asked_with}));
+    *request = {r.id, r.tick, r.observed, r.prefix_length, r.ahead};
     return {};
   }, request);
 }

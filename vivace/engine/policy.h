@@ -43,6 +43,7 @@ struct PolicyLimits {
   int state_dim = 0;    // of the robot's state; 0: any up to the network's
   int network_state = 0;  // values of state that the network takes at most
   bool takes_state = false;  // the network reads the state; else the prompt may hold it
+  bool sees_state = false;   // one of the two
   bool takes_prefix = false;  // Observation::action_prefix
   int embodiments = 0;  // that an observation may name; 0: there is one kind of robot
   int embodiment = -1;  // one of those that are loaded

@@ -98,6 +98,19 @@ const float* ChunkRunner::action_of(const Chunk& chunk, int64_t tick) const {
   return chunk.there && place >= 0 && place < o_.horizon ? chunk.actions.data() + place * o_.dims : nullptr;
 }
 
+const ChunkRunner::Chunk& ChunkRunner::chunk_at(int64_t tick) const {
+  return tick < current_.request.tick ? previous_ : current_;
+}
+
+float ChunkRunner::bounded(float wanted, float before, size_t d, bool* clamped) const {
+  if (o_.max_step.empty()) return wanted;
+  const float bound = o_.max_step[d], step = wanted - before;
+  if (!(std::fabs(step) > bound)) return wanted;
+  *clamped = true;
+  const float a = before + std::copysign(bound, step);
+  return std::fabs(a - before) > bound ? std::nextafterf(a, before) : a;  // the sum was rounded outward
+}
+
 void ChunkRunner::pick_up(double now) {
   if (pending_ != 0 && failed_.load(std::memory_order_acquire) >= pending_) pending_ = 0;
   if ((middle_.load(std::memory_order_acquire) & kFresh) == 0) return;
@@ -109,12 +122,12 @@ void ChunkRunner::pick_up(double now) {
   got.request = asked;
   if (got.request.id >= pending_) pending_ = 0;
   if (tick_ - got.request.tick >= o_.horizon) return;                   // all of it is past
-  std::swap(previous_, current_);
+  if (tick_ >= current_.request.tick) std::swap(previous_, current_);  // else it never began
   std::swap(current_, got);
   current_.there = true;
   joined_ = tick_;
   fed_ = now;
-  delays_[answers_++ % kDelays] = static_cast<int>(tick_ - current_.request.tick);
+  delays_[answers_++ % kDelays] = static_cast<int>(tick_ - current_.request.tick + current_.request.ahead);
 }
 
 Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
@@ -123,14 +136,15 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
   VV_TRY(check_time("next", now));
   pick_up(now);
   *tick = Tick{};
-  const float* wanted = action_of(current_, tick_);
-  tick->age = current_.there ? now - current_.request.observed : 0;
+  const Chunk& chunk = chunk_at(tick_);
+  const float* wanted = action_of(chunk, tick_);
+  tick->age = chunk.there ? now - chunk.request.observed : 0;
   if (wanted != nullptr && !(tick->age <= o_.max_action_age)) wanted = nullptr;
   double mixed = 0;  // share of the new chunk; 0: no old one to mix with
   const float* old = nullptr;
   if (wanted != nullptr) {
     tick->source = TickSource::chunk;
-    tick->chunk_index = static_cast<int>(tick_ - current_.request.tick);
+    tick->chunk_index = static_cast<int>(tick_ - chunk.request.tick);
     const int64_t since = tick_ - joined_;
     old = o_.join == ChunkOptions::Join::blend && since < *o_.blend ? action_of(previous_, tick_) : nullptr;
     if (old != nullptr && now - previous_.request.observed > o_.max_action_age) old = nullptr;
@@ -143,19 +157,11 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
   }
   for (size_t d = 0; wanted != nullptr && d < last_.size(); ++d) {
     // In f64, where no difference of two f32 overflows.
-    float a = old != nullptr
-                  ? static_cast<float>(static_cast<double>(old[d]) +
-                                       (static_cast<double>(wanted[d]) - static_cast<double>(old[d])) * mixed)
-                  : wanted[d];
-    if (!o_.max_step.empty()) {
-      const float bound = o_.max_step[d], step = a - last_[d];
-      if (std::fabs(step) > bound) {
-        a = last_[d] + std::copysign(bound, step);
-        if (std::fabs(a - last_[d]) > bound) a = std::nextafterf(a, last_[d]);  // the sum was rounded outward
-        tick->clamped = true;
-      }
-    }
-    last_[d] = a;
+    const float a = old != nullptr
+                        ? static_cast<float>(static_cast<double>(old[d]) +
+                                             (static_cast<double>(wanted[d]) - static_cast<double>(old[d])) * mixed)
+                        : wanted[d];
+    last_[d] = bounded(a, last_[d], d, &tick->clamped);
   }
   std::copy(last_.begin(), last_.end(), action.begin());
   ++tick_;
@@ -180,21 +186,34 @@ int ChunkRunner::delay() const {
   return *std::max_element(delays_, delays_ + std::max(1, std::min(answers_, kDelays)));
 }
 
-Status ChunkRunner::start_request(double now, ChunkRequest* request, std::span<float> action_prefix) {
+Status ChunkRunner::start_request(double now, ChunkRequest* request, std::span<float> actions) {
   if (!started_) return Status(Code::kFailedPrecondition, "begin: start() first: where does the robot stand?");
   VV_TRY(check_time("start_request", now));
-  ChunkRequest asked{next_id_, tick_, now, 0};
+  ChunkRequest asked{next_id_, tick_, now, 0, 0};
   if (o_.join == ChunkOptions::Join::prefix) {
-    if (action_prefix.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims))
-      return wrong_size("start_request", "action_prefix", int64_t{o_.horizon - 1} * o_.network_dims,
-                        action_prefix.size());
+    if (actions.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims))
+      return wrong_size("start_request", "action_prefix", int64_t{o_.horizon - 1} * o_.network_dims, actions.size());
     const int64_t place = tick_ - current_.request.tick;
     if (current_.there && place < o_.horizon) {
       // One more than the longest wait: the answer may come a tick later than any before.
       asked.prefix_length = static_cast<int>(std::min<int64_t>({delay() + 1, o_.horizon - place, o_.horizon - 1}));
       std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{asked.prefix_length} * o_.network_dims,
-                  action_prefix.begin());
+                  actions.begin());
     }
+  }
+  if (o_.join == ChunkOptions::Join::future) {
+    if (actions.size() != static_cast<size_t>(o_.horizon) * last_.size())
+      return wrong_size("start_request", "future_actions", int64_t{o_.horizon} * o_.dims, actions.size());
+    const float* before = last_.data();
+    for (const int most = std::min(delay() + 1, o_.horizon); asked.ahead < most; ++asked.ahead) {
+      const float* const wanted = action_of(chunk_at(tick_ + asked.ahead), tick_ + asked.ahead);
+      if (wanted == nullptr) break;
+      float* const to = actions.data() + asked.ahead * o_.dims;
+      bool clamped = false;
+      for (size_t d = 0; d < last_.size(); ++d) to[d] = bounded(wanted[d], before[d], d, &clamped);
+      before = to;
+    }
+    asked.tick += asked.ahead;
   }
   *request = remembered_[asked.id % kRemembered] = asked;
   pending_ = next_id_++;

@@ -18,6 +18,7 @@ struct ChunkOptions {
     swap,    // the new chunk's action for this tick, from the tick at which it is there
     blend,   // from the old chunk's to the new one's over `blend` ticks
     prefix,  // the next chunk is asked to begin with what will have been executed when it is there (real-time chunking)
+    future,  // the next chunk is asked for the state that these actions lead to, and begins behind them (VLASh)
   };
   int horizon = 50, dims = 0;   // of a chunk in the robot's units; horizon x dims is at most kMostValues
   int network_dims = 0;         // of the network's own actions; needed by Join::prefix
@@ -48,6 +49,7 @@ struct ChunkRequest {
   int64_t tick = 0;      // the first tick that the chunk is for
   double observed = 0;   // s, of the caller's clock
   int prefix_length = 0;        // actions that the chunk was asked to begin with
+  int ahead = 0;         // actions that come between the observation and the chunk's first, with Join::future
 };
 
 /// start(), next(), needs_inference() and start_request() belong to the robot's thread, complete() and cancel() to one
@@ -70,10 +72,11 @@ class ChunkRunner {
   /// Ticks until a chunk should be asked for, as far as that is known: 0 now, -1 while one is on its way or before
   /// start().
   int64_t ticks_to_request() const;
-  /// Asks, at the time of the observation. `action_prefix` [horizon - 1, network_dims] gets request->prefix_length
-  /// actions for engine::Observation::action_prefix; without Join::prefix it may be empty. Errors: FailedPrecondition
-  /// before start(), InvalidShape, InvalidArgument (time not finite).
-  Status start_request(double now, ChunkRequest* request, std::span<float> action_prefix);
+  /// Asks, at the time of the observation. With Join::prefix `actions` [horizon - 1, network_dims] gets
+  /// request->prefix_length of the network's own for engine::Observation::action_prefix; with Join::future [horizon,
+  /// dims] request->ahead of the robot's, as next() will give them if nothing comes between; else it may be empty.
+  /// Errors: FailedPrecondition before start(), InvalidShape, InvalidArgument (time not finite).
+  Status start_request(double now, ChunkRequest* request, std::span<float> actions);
 
   /// The answer: actions [horizon, dims], and with Join::prefix the network's own [horizon, network_dims].
   /// Errors: InvalidShape, InvalidArgument (not finite; a request that is not this runner's): it is not used.
@@ -81,7 +84,7 @@ class ChunkRunner {
   /// There will be no answer. Errors: InvalidArgument (a request that is not this runner's).
   Status cancel(const ChunkRequest& request);
 
-  /// Ticks from question to use, the largest of the last few answers: what a prefix must cover.
+  /// Ticks from question to use, the largest of the last few answers: what a prefix, or a state ahead, must cover.
   int delay() const;
   int64_t ticks() const { return tick_; }
 
@@ -96,6 +99,10 @@ class ChunkRunner {
   /// Whether start_request() gave it; for either thread.
   Status check_mine(const char* call, const ChunkRequest& request) const;
   const float* action_of(const Chunk& chunk, int64_t tick) const;
+  /// Whose action counts at `tick`: a chunk that begins later leaves the one before it in place.
+  const Chunk& chunk_at(int64_t tick) const;
+  /// `wanted` no further than max_step from `before`.
+  float bounded(float wanted, float before, size_t d, bool* clamped) const;
 
   static constexpr int kDelays = 8;
   static constexpr int kFresh = 4;       // bit of middle_: not picked up yet

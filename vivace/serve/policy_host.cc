@@ -71,7 +71,7 @@ Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, con
   wire::Writer w(&out);
   w.map(entries + 1);
   w.text("vivace");
-  w.map(9);
+  w.map(10);
   w.text("policy"), w.text(model.family());
   w.text("robot"), w.text(robot.name());
   w.text("cameras"), w.list(static_cast<uint32_t>(robot.cameras().size()));
@@ -83,6 +83,7 @@ Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, con
   w.text("action_dim"), w.whole(robot.dims(l.robot_dim));
   w.text("network_dim"), w.whole(l.action_dim);
   w.text("action_prefix"), w.flag(l.takes_prefix);
+  w.text("future_actions"), w.flag(l.sees_state && robot.rolls());
   if (entries > 0) {
     const size_t head = entries < 16 ? 1 : 3;
     out.insert(out.end(), more.begin() + static_cast<ptrdiff_t>(head), more.end());

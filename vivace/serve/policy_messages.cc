@@ -125,8 +125,8 @@ Status PolicyConnection::read_request(PolicyRequest* r) {
       const auto* const at = reinterpret_cast<const std::byte*>(f.data);
       f.page_locked = at >= own.data() && at < own.data() + own.size();
     }
-  r->noise.clear(), r->action_prefix.clear();
-  r->strict = r->wants_normalized = false;
+  r->noise.clear(), r->action_prefix.clear(), r->future_actions.clear();
+  r->strict = r->wants_normalized = r->future_steps = false;
   number_ = requests_, episode_.clear();
   seed_ = mixed(mixed(door_.seed, static_cast<uint64_t>(serial_)), static_cast<uint64_t>(requests_));
   auto deadline =
@@ -149,6 +149,12 @@ Status PolicyConnection::read_request(PolicyRequest* r) {
   const std::string_view prompt = r->inputs.has_prompt ? r->inputs.prompt : std::string_view(door_.prompt);
   if (!r->inputs.has_prompt && door_.prompt.empty())
     return Status(Code::kInvalidArgument, "prompt: it is missing, and this host has no default");
+  if (!r->future_actions.empty()) {
+    if (!limits.sees_state)
+      return Status(Code::kUnsupported, std::string("vivace/future_actions: this ") + door_.model->family() +
+                                            " takes no state; join chunks by prefix, blend or swap");
+    VV_TRY(door_.robot->roll(r->future_actions, door_.robot->dims(limits.robot_dim), r->future_steps, &r->inputs));
+  }
   if (prompt.size() > kMostPrompt)
     return Status(Code::kLimitExceeded, strf("prompt: %zu bytes, at most %zu", prompt.size(), kMostPrompt));
   std::vector<float> state;
@@ -179,6 +185,14 @@ Status PolicyConnection::read_own(uint32_t map, PolicyRequest* r) {
                                                 static_cast<long>(v.array.shape[0])));
     } else if (key == "action_prefix") {
       VV_TRY(rows(v, "vivace/action_prefix", limits.action_dim, &r->action_prefix));
+    } else if (key == "future_actions") {
+      VV_TRY(rows(v, "vivace/future_actions", door_.robot->dims(limits.robot_dim), &r->future_actions));
+      if (v.array.shape[0] > limits.horizon)
+        return Status(Code::kInvalidShape, strf("vivace/future_actions: wanted at most %d rows, got %ld",
+                                                limits.horizon, static_cast<long>(v.array.shape[0])));
+    } else if (key == "future_steps") {
+      if (v.kind != Kind::flag) return wanted("vivace/future_steps", "true or false");
+      r->future_steps = v.flag;
     } else if (key == "normalized") {
       if (v.kind != Kind::flag) return wanted("vivace/normalized", "true or false");
       r->wants_normalized = v.flag;
@@ -190,7 +204,8 @@ Status PolicyConnection::read_own(uint32_t map, PolicyRequest* r) {
       return Status(
           Code::kInvalidArgument,
           "vivace/" + printable(key.substr(0, 60)) +
-              ": no such key; keys: request, seed, noise, action_prefix, normalized, deadline_ms, episode, session_id");
+              ": no such key; keys: request, seed, noise, action_prefix, future_actions, future_steps, normalized, "
+              "deadline_ms, episode, session_id");
     }
   }
   return {};

@@ -24,12 +24,13 @@ struct PolicyRequest {
 
   models::vla::RobotInputs inputs;
   std::vector<int32_t> tokens;
-  std::vector<float> noise, action_prefix;
+  std::vector<float> noise, action_prefix, future_actions;
   engine::Observation observation;
   Clock::time_point arrived;
   std::atomic<Clock::rep> deadline{0};  // of Clock; the queue reads it before the request is its own
   bool strict = false;            // past its deadline it is not begun
   bool wants_normalized = false;
+  bool future_steps = false;      // future_actions are steps, not targets
 
   Status status;                  // why there is no answer
   bool missed = false;            // its deadline; the status is OK and there are no actions

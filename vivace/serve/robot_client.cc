@@ -102,9 +102,17 @@ Status RobotClient::learn() {
       !m[prefix].flag)
     return Status(Code::kUnsupported,
                   "join: this host's policy takes no prefix of actions; join chunks by blend or swap");
+  const uint32_t future = own == 0 ? 0 : m.find(own, "future_actions");
+  if (chunks_.join == ChunkOptions::Join::future &&
+      (future == 0 || m[future].kind != Value::Kind::flag || !m[future].flag))
+    return Status(Code::kUnsupported,
+                  "join: this host's policy takes no state, or its robot's actions do not lead to one; join chunks by "
+                  "prefix, blend or swap");
   VV_ASSIGN(runner_, ChunkRunner::make(chunks_));
   if (chunks_.join == ChunkOptions::Join::prefix)
-    action_prefix_.resize(static_cast<size_t>(chunks_.horizon - 1) * static_cast<size_t>(chunks_.network_dims));
+    begun_with_.resize(static_cast<size_t>(chunks_.horizon - 1) * static_cast<size_t>(chunks_.network_dims));
+  if (chunks_.join == ChunkOptions::Join::future)
+    begun_with_.resize(static_cast<size_t>(chunks_.horizon) * static_cast<size_t>(chunks_.dims));
   return {};
 }
 
@@ -131,7 +139,7 @@ Status RobotClient::ask(double now, const RobotMessage& observation) {
     return Status(Code::kLimitExceeded,
                   strf("ask: %u fields, at most %u", observation.entries(), wire::kMostEntries - 1));
   Question q;
-  VV_TRY(runner_->start_request(now, &q.request, action_prefix_));
+  VV_TRY(runner_->start_request(now, &q.request, begun_with_));
   interrupted_ = false;
   q.generation = generation_.load(), q.asked = now;
   const bool prefix = chunks_.join == ChunkOptions::Join::prefix;
@@ -139,7 +147,8 @@ Status RobotClient::ask(double now, const RobotMessage& observation) {
   w.map(observation.entries() + 1);
   q.message.insert(q.message.end(), observation.bytes().begin(), observation.bytes().end());
   w.text("vivace");
-  w.map(2 + (episode_.empty() ? 0 : 1) + (prefix ? 1 : 0) + (q.request.prefix_length > 0 ? 1 : 0));
+  const bool ahead = q.request.ahead > 0, steps = ahead && options_.future_steps;
+  w.map(2u + !episode_.empty() + prefix + (q.request.prefix_length > 0) + ahead + steps);
   w.text("request"), w.whole(++asked_);
   // Of the episode's seed and the question's number in it: the same however often the link broke.
   w.text("seed"), w.whole_u64((seed_ * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(++in_episode_)) & INT64_MAX);
@@ -147,7 +156,11 @@ Status RobotClient::ask(double now, const RobotMessage& observation) {
   if (prefix) w.text("normalized"), w.flag(true);
   if (q.request.prefix_length > 0)
     w.text("action_prefix"), w.array(DType::f32, std::array<int64_t, 2>{q.request.prefix_length, chunks_.network_dims},
-                                     action_prefix_.data());
+                                     begun_with_.data());
+  if (ahead)
+    w.text("future_actions"),
+        w.array(DType::f32, std::array<int64_t, 2>{q.request.ahead, chunks_.dims}, begun_with_.data());
+  if (steps) w.text("future_steps"), w.flag(true);
   const std::lock_guard hold(mutex_);
   newest_ = std::move(q);  // one that was not sent yet is of no use any more
   news_.notify_one();

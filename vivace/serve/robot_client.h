@@ -19,6 +19,7 @@ namespace vivace::serve {
 struct RobotClientOptions {
   wire::ClientOptions link;
   ChunkOptions chunks;          // horizon, dims, network_dims: 0 is what the host says
+  bool future_steps = false;    // with Join::future: actions are added to the state; else they are where it goes
   double connect_s = 600;       // for the first connection, tries and the policy's load together
   double answer_s = 1;          // for an answer; then the link is closed and made anew
   double wait_s = 0.1;          // before a second try to connect; each one after waits twice as long
@@ -114,7 +115,7 @@ class RobotClient {
   std::unique_ptr<std::thread> thread_;
 
   // The robot's thread.
-  std::vector<float> action_prefix_;
+  std::vector<float> begun_with_;        // of a question: its prefix, or the actions that come before its chunk
   std::string episode_;
   uint64_t seed_ = 0;
   int64_t asked_ = 0, in_episode_ = 0;

@@ -51,7 +51,7 @@ Status GrootModel::check_options() {
   limits_.batch = options_.batch;
   limits_.action_dim = static_cast<int>(config_.action_dim);
   limits_.network_state = static_cast<int>(config_.state_dim);
-  limits_.takes_state = true;
+  limits_.takes_state = limits_.sees_state = true;
   limits_.embodiments = static_cast<int>(config_.embodiments);
   limits_.image_token = static_cast<int>(config_.image_token);
   limits_.image_height = config_.image_height, limits_.image_width = config_.image_width;

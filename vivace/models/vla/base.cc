@@ -204,6 +204,7 @@ Status PolicyBase::load() {
                                               : static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
   // openpi trained its pi0.5 for LIBERO without the state in the prompt, and its checkpoint does not say so.
   if (robot_ == "libero" && !config_.lerobot) config_.state_words = false;
+  limits_.sees_state = limits_.takes_state || (config_.has(kStateInPrompt) && config_.state_words);
   VV_TRY(check_own());
   engine::WeightUploader tables;
   std::vector<std::unique_ptr<std::byte[]>> own;

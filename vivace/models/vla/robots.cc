@@ -23,7 +23,7 @@ struct Row {
   std::vector<Robot::Camera> cameras;
   std::vector<Robot::Part> state;
   int dims;
-  bool aloha;
+  bool aloha, rolls;
 };
 const std::vector<Row>& rows() {
   static const std::vector<Robot::Camera> aloha{{"images/cam_high", 0, true},
@@ -31,18 +31,20 @@ const std::vector<Row>& rows() {
                                                 {"images/cam_right_wrist", 2, false},
                                                 {"images/cam_low", -1, false}};
   static const std::vector<Row> all{
-      {"aloha", aloha, {{"state", 14}}, 14, true},
-      {"aloha_sim", aloha, {{"state", 14}}, 14, false},
+      {"aloha", aloha, {{"state", 14}}, 14, true, true},
+      {"aloha_sim", aloha, {{"state", 14}}, 14, false, true},
       {"droid",
        {{"observation/exterior_image_1_left", 0, true}, {"observation/wrist_image_left", 1, true}},
        {{"observation/joint_position", 7}, {"observation/gripper_position", 1}},
        8,
-       false},
+       false,
+       false},  // velocities
       {"libero",
        {{"observation/image", 0, true}, {"observation/wrist_image", 1, true}},
        {{"observation/state", 8}},
        7,
-       false},
+       false,
+       false},  // turns and ways of the hand, as its controller scales them
   };
   return all;
 }
@@ -135,7 +137,7 @@ Result<Robot> Robot::named(std::string_view name, bool codes, const std::vector<
     if (name != row.name) continue;
     if (!cameras.empty())
       return Status(Code::kInvalidArgument, "cameras: " + r.name_ + " has its own; names of yours are for robot any");
-    r.cameras_ = row.cameras, r.state_ = row.state, r.dims_ = row.dims, r.aloha_ = row.aloha;
+    r.cameras_ = row.cameras, r.state_ = row.state, r.dims_ = row.dims, r.aloha_ = row.aloha, r.rolls_ = row.rolls;
     if (codes && name == "droid") r.cameras_[1].slot = 2, r.black_ = {1};
     if (codes && name == "libero") r.black_ = {2};
     return r;
@@ -274,6 +276,27 @@ Status Robot::read(std::span<const Field> fields, const engine::PolicyLimits& li
   if (aloha_) {
     for (const size_t i : kTurned) to->state[i] = -to->state[i];
     for (const size_t i : kGrippers) to->state[i] = gripper_of_aloha(to->state[i]);
+  }
+  return {};
+}
+
+Status Robot::roll(std::span<const float> actions, int dims, bool steps, RobotInputs* inputs) const {
+  if (actions.empty()) return {};
+  if (!rolls_)
+    return Status(Code::kUnsupported,
+                  "future_actions: actions of robot " + name_ + " do not say where its joints will be");
+  std::vector<float>& state = inputs->state;
+  if (state.empty())
+    return Status(Code::kInvalidArgument, "future_actions: the state that they lead on from is missing");
+  const size_t width = static_cast<size_t>(dims), rows = actions.size() / width;
+  const auto holds = [&](const auto& joints, size_t d) {
+    return aloha_ && std::find(std::begin(joints), std::end(joints), d) != std::end(joints);
+  };
+  for (size_t d = 0; d < std::min(width, state.size()); ++d) {
+    if (holds(kGrippers, d)) continue;
+    const float sign = holds(kTurned, d) ? -1.0f : 1.0f;
+    if (!steps) state[d] = sign * actions[(rows - 1) * width + d];
+    for (size_t r = 0; steps && r < rows; ++r) state[d] += sign * actions[r * width + d];
   }
   return {};
 }

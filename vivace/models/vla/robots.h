@@ -54,6 +54,13 @@ class Robot {
   /// which name the field: InvalidArgument (a name this robot does not have, a camera or the state missing, a value
   /// that is not finite or outside [0, 1]), InvalidShape, InvalidDType.
   Status read(std::span<const engine::Field> fields, const engine::PolicyLimits& limits, RobotInputs* to) const;
+  /// Whether the robot's actions say where its joints will be, so that roll() works.
+  bool rolls() const { return rolls_; }
+  /// The state of `inputs`, as read() made it, after `actions` [n, dims] of the robot's own: where the last of them
+  /// leads, or, where actions are `steps`, the state and their sum. Values beyond them stay, as do grippers of ALOHA,
+  /// whose commands have another unit. Errors: Unsupported (a robot whose actions are no positions), InvalidArgument
+  /// (there is no state).
+  Status roll(std::span<const float> actions, int dims, bool steps, RobotInputs* inputs) const;
   /// A policy's action [robot_dim], in place, as the robot takes its first dims().
   void to_robot(std::span<float> action) const;
 
@@ -66,6 +73,7 @@ class Robot {
   std::vector<int> black_;     // slots that openpi shows a black image instead of turning them off
   int dims_ = 0;
   bool aloha_ = false;         // joints and grippers differ from those of pi's own arms
+  bool rolls_ = true;
 };
 
 }  // namespace vivace::models::vla
