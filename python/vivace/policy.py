@@ -215,12 +215,12 @@ class Policy(Loaded):
         """`actions` [n, dims] that lead on from `state`. Errors: UnsupportedError of a policy that takes no state, InvalidArgumentError, InvalidShapeError."""
         if not self._limits["sees_state"]:
             raise UnsupportedError(f"{call}: future_actions: this {self._family} takes no state; join chunks by prefix, blend or swap")
-        if state is None:
-            raise InvalidArgumentError(f"{call}: future_actions: the state that they lead on from is missing")
         if actions.ndim != 2 or actions.shape[1] != dims or len(actions) > self._limits["horizon"]:
             raise InvalidShapeError(f"{call}: future_actions: wanted at most {self._limits['horizon']} rows of {dims}, got {list(actions.shape)}")
         if not self._np.isfinite(actions).all():
             raise InvalidArgumentError(f"{call}: future_actions: a value is not finite")
+        if state is None:
+            raise InvalidArgumentError(f"{call}: future_actions: the state that they lead on from is missing")
         return actions.astype(self._np.float32)
 
     def _read(self, call, observation, robot="auto", cameras=()) -> tuple:
