@@ -47,8 +47,11 @@ def test_cut_anywhere(name, plan):
     ids = drawn(LONG)
     core = eights(name, plan, ids)
     want = feed(core, ids, every(64))
+    exact = feed(load(TINY / name, precision="f32"), ids, every(64))[-1]
+    # Two classes add in another order, so a value that lies between two codes may take either: far fewer than all that are rounded.
+    some = 0.1 * np.linalg.norm(want[-1] - exact) / np.linalg.norm(exact)
     for n in (1, 63, 64, 65):
-        same(feed(core, ids, every(n), slot=2)[-1], want[-1], n > 1)
+        same(feed(core, ids, every(n), slot=2)[-1], want[-1], n > 1, some)
     same(feed(eights(name, plan, ids, eager=True), ids, every(64)), want, True)
 
 
