@@ -1,9 +1,11 @@
 """Host cost of a token in `vivace serve`: from the end of the engine's step to the bytes in the socket, with 8 streams, alone and
 while requests of 1 MB arrive. And a bystander: times between the events of one stream as its client sees them, alone and beside
-requests that are made to cost much and get nothing (ATTACKS), in turn. On a machine that should do nothing else meanwhile; clients are
+requests that are made to cost much and get nothing (ATTACKS), in turn. And a peer (part peer): another server of the same file, in turn
+with `vivace serve`, under the same load of `vivace bench serve`. On a machine that should do nothing else meanwhile; clients are
 other processes of it.
 
     python bench/bench_serve.py [--model NAME_OR_FILE] [--threads N] [--parts socket,bystander] [--receipt]
+    python bench/bench_serve.py --parts peer --peer "python -m cyllama.llama.server -m FILE.gguf --port {port} --gpu-layers 0 --n-parallel 8 --ctx-size 16384"
 """
 import argparse
 import contextlib
@@ -11,6 +13,7 @@ import http.client
 import json
 import os
 import random
+import shlex
 import socket
 import subprocess
 import sys
@@ -24,7 +27,9 @@ from tools.receipt import Receipt  # noqa: E402
 
 STREAMS, TOKENS, BODY = 8, 160, 1 << 20
 TURNS, WATCHED = 3, 400  # of the bystander, and its tokens
-PARTS = ("socket", "bystander")
+PARTS = ("socket", "bystander")  # and peer, which needs another server
+VIVACE = str(Path(sys.executable).with_name("vivace"))
+LOAD = ["--rate", "1", "--requests", "40", "--prompt-words", "40", "--shared-words", "60", "--prefixes", "2", "--max-tokens", "48", "--seed", "1"]
 
 
 def attacks() -> list[tuple[str, bytes]]:
@@ -161,6 +166,43 @@ def bystander(model: str, threads: int) -> tuple[list[float], list[float], int]:
     return sorted(found[0]), sorted(found[1]), asked - 2 * TURNS
 
 
+def loaded(command: list[str], port: int) -> dict:
+    """What `vivace bench serve` says of a server that `command` starts; the server is ended afterwards."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(240):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+                connection.request("GET", "/v1/models")
+                if connection.getresponse().status == 200:
+                    break
+            if server.poll() is not None:
+                sys.exit(f"{command[0]} ended with {server.returncode} before it answered")
+            time.sleep(0.5)
+        else:
+            sys.exit(f"{command[0]} did not answer at port {port} in two minutes")
+        done = subprocess.run([VIVACE, "bench", "serve", "--url", f"http://127.0.0.1:{port}", "--json", *LOAD], capture_output=True, text=True)
+    finally:
+        server.terminate()
+        server.wait()
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def beside_peer(model: str, threads: int, peer: str) -> list[dict]:
+    """A row for each time of the load: ours and the peer's, one after the other."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ours = loaded([VIVACE, "serve", model, "--port", str(port), "--threads", str(threads)], port)
+    words = shlex.split(peer.replace("{port}", str(port)))
+    theirs = loaded(words, port)
+    return [dict(op="serve", case=f"load=poisson,threads={threads},metric={metric}", p50_us=ours[f"{metric}_ms"]["p50"] * 1e3, p99_us=ours[f"{metric}_ms"]["p99"] * 1e3, n=ours[f"{metric}_ms"]["n"],
+                 peer=words[2].split(".")[0] if words[1] == "-m" else Path(words[0]).name, peer_p50_us=theirs[f"{metric}_ms"]["p50"] * 1e3, peer_p99_us=theirs[f"{metric}_ms"]["p99"] * 1e3,
+                 note=f"{ours['answered']} and {theirs['answered']} answered of the same requests, in {ours['wall_s']:.1f} and {theirs['wall_s']:.1f} s") for metric in ("ttft", "itl", "e2e")]
+
+
 def measure(model: str, threads: int, heavy: bool) -> list[float]:
     """Seconds of each write of a stream, sorted."""
     with served(model, threads) as (engine, port):
@@ -184,14 +226,17 @@ def main() -> None:
     p.add_argument("--threads", type=int, default=1, help="of the engine; the server and its client have the other cores")
     p.add_argument("--receipt", action="store_true")
     p.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    p.add_argument("--peer", help="of part peer: the other server's command, with {port}")
     p.add_argument("--client", type=int, help=argparse.SUPPRESS)
     p.add_argument("--as", dest="role", choices=["reader", "bystander", "attacker"], default="reader", help=argparse.SUPPRESS)
     p.add_argument("--heavy", action="store_true", help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.client:
         return {"reader": lambda port: client(port, args.heavy), "bystander": watch, "attacker": attack}[args.role](args.client)
-    if unknown := set(args.parts.split(",")) - set(PARTS):
-        p.error(f"--parts: {sorted(unknown)[0]!r} is none of {', '.join(PARTS)}")
+    if unknown := set(args.parts.split(",")) - {*PARTS, "peer"}:
+        p.error(f"--parts: {sorted(unknown)[0]!r} is none of {', '.join(PARTS)}, peer")
+    if ("peer" in args.parts) != bool(args.peer):
+        p.error("part peer and --peer go together")
     r = Receipt("serve_host", chip="cpu", command=f"python bench/bench_serve.py --threads {args.threads} --receipt",
                 sources=["bench/bench_serve.py", "vivace/serve/outbox.cc", "vivace/serve/reply_wire.cc", "vivace/serve/engine_loop.cc", "python/vivace/server/*.py", "python/src/outbox.cc"])
     for heavy in (False, True) if "socket" in args.parts else ():
@@ -208,6 +253,10 @@ def main() -> None:
                    note=f"p99 alone {at(alone, 0.99):.0f} us, beside {at(beside, 0.99) / at(alone, 0.99) - 1:+.1%}, goal within 5 %; {refused} attacks; load of the machine before it: {load:.1f}")
         r.row(**row)
         print(row)
+    if args.peer:
+        for row in beside_peer(args.model, args.threads, args.peer):
+            r.row(**row)
+            print(row)
     if args.receipt:
         print(r.write("bench"))
 
