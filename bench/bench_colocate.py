@@ -7,7 +7,8 @@ loads a policy alone and measures it alone first, at the pace of its rows. Windo
 b1      pi0.5 at 30 Hz beside Qwen3-8B, one sequence: gated; ungated (two streams); urgent (the policy on the most urgent stream, no gates);
         Poisson arrivals, bursts of three, 50 Hz, a phase that drifts; a step of the language model with gates and without, nobody urgent
 more    beside eight sequences, 32, one of 30,000 tokens, prompts of 1,024 one behind the other, eight chats with prompts of 8,000 (chats)
-three   policy, Qwen3-8B and Qwen3-0.6B: each one's share; policy, Qwen3-8B and Whisper turbo that hears a stream (asr)
+three   policy, Qwen3-8B and Qwen3-0.6B: each one's share; policy, Qwen3-8B and Whisper turbo that hears a stream: how long
+        its updates take, and the shares (asr)
 two     the language model in a second process
 torch   a step of the same shape in PyTorch, on a stream that no gate holds
 Rows: clock=wall is predict() as its caller sees it, clock=device what the device says of the call: only like is compared with like.
@@ -41,7 +42,7 @@ from tools.receipt import CUT, Receipt  # noqa: E402
 PARTS = ("b1", "more", "three", "two", "torch")
 SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "poisson": 6, "bursts": 6, "hz50": 6, "drift": 6,
            "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "three": 8, "asr": 8, "two": 8, "torch": 8}
-SPEECH = "whisper-large-v3-turbo"
+SPEECH, SPEECH_SHARE = "whisper-large-v3-turbo", 0.1  # of the device's time that it is promised at least
 BESIDE_US = 100  # that a call may wait beside the longest stretch
 SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "vivace/models/whisper/*.cc",
            "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]
@@ -445,17 +446,28 @@ class Hearer:
             raise self.failure
 
 
-def hearing(p, gpu, arm, writer):
+def say_shares(p, gpu, before, took, least, row, calls, **notes):
+    """A row a tenant: its part of the device's time in `took` us since `before`, and what it was promised."""
+    after = gpu.stats()
+    for name, promise in least.items():
+        share = (after[name]["device_us"] - before[name]["device_us"]) / took
+        p.emit(op="e2e", case=f"mode=gated,tenant={name},of={row},metric=share", dtype="bf16", n=calls, row=row, device_share=share, least=promise, promised=after[name]["promised"],
+               **{"pass": None}, note=f"{share:.3f} of the device's time, at least {promise:.2f}" + (f"; {notes[name]}" if name in notes else ""))
+
+
+def hearing(p, gpu, arm, writer, least):
     import vivace
 
     s, config = p.s, json.loads((ROOT / "bench/configs" / SPEECH / "config.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config | s.speech_shape))
-        speech = gpu.load_model(folder, name="asr", qos=vivace.burstable(min_share=0.1, stretch_ms=s.stretch_ms), random_weights=True)
+        speech = gpu.load_model(folder, name="asr", qos=vivace.burstable(min_share=SPEECH_SHARE, stretch_ms=s.stretch_ms), random_weights=True)
     with speech:
         hearer = Hearer(speech)
+        before, at = gpu.stats(), time.perf_counter()
         try:
             calls = p.window("asr", f"mode=gated,beside={s.large.name}+{SPEECH},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("asr")), writer, None, gpu, "large")
+            say_shares(p, gpu, before, 1e6 * (time.perf_counter() - at), {"large": least, "asr": SPEECH_SHARE}, "asr", len(calls.wall))
         finally:
             hearer.close()
         times, stats = hearer.times, gpu.stats()["asr"]
@@ -480,16 +492,13 @@ def part_three(p):
                         writer.running(10)
                     before, at, tokens = gpu.stats(), time.perf_counter(), writers["small"].count()
                     calls = p.window("three", f"mode=gated,beside={s.large.name}+{s.small.name},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("three")), writers["large"], None, gpu, "large")
-                    took, after = 1e6 * (time.perf_counter() - at), gpu.stats()
-                    for name in shares:
-                        share = (after[name]["device_us"] - before[name]["device_us"]) / took
-                        p.emit(op="e2e", case=f"mode=gated,tenant={name},of=three,metric=share", dtype="bf16", n=len(calls.wall), row="three", device_share=share, least=shares[name], promised=after[name]["promised"],
-                               **{"pass": None}, note=f"{share:.3f} of the device's time, at least {shares[name]:.2f}" + (f"; {(writers['small'].count() - tokens) / took * 1e6:.1f} tokens/s" if name == "small" else ""))
+                    took = 1e6 * (time.perf_counter() - at)
+                    say_shares(p, gpu, before, took, shares, "three", len(calls.wall), small=f"{(writers['small'].count() - tokens) / took * 1e6:.1f} tokens/s")
                     writers.pop("small").close()
         with p.row("asr"):
             if p.wants("asr"):
                 writers["large"].running(10)
-                hearing(p, gpu, arm, writers["large"])
+                hearing(p, gpu, arm, writers["large"], shares["large"])
         writers["large"].close()
 
 

@@ -69,8 +69,11 @@ def test_rows_of_speech_and_of_chats(tmp_path):
         pytest.skip("this machine is busy")
     assert done.returncode == 0, done.stdout[-3000:]
     chats, asr = rows["chats", "wall"], rows["asr", "wall"]
+    all_rows = json.loads((tmp_path / "bench/results/testing/colocate.json").read_text())["rows"]
     assert chats["tokens_per_s"] > 0 and chats["wait_limit_us"] == pytest.approx(chats["bound_us"] + 100, rel=1e-3) and 0 <= chats["wait_p50_us"] <= chats["wait_max_us"]
     assert asr["tokens_per_s"] > 0 and "prompts meanwhile" in rows["chats", ""]["note"]
+    shares = {c.split("tenant=")[1].split(",")[0]: share for c, share in [(r["case"], r["device_share"]) for r in all_rows if "metric=share" in r["case"]]}
+    assert set(shares) == {"large", "asr"} and all(share > 0 for share in shares.values()) and sum(shares.values()) < 1.05, shares
     assert rows["asr", ""]["n"] >= 1 and rows["asr", ""]["p50_us"] > 0 and re.search(r"[1-9]\d* gates", rows["asr", ""]["note"])
     assert "wait us" in done.stdout
 
