@@ -8,6 +8,7 @@ lab/notes/080-policy-step.md; peers were measured on the same chip on an earlier
 measured in turn. metric=jitter: calls back to back, and paced. metric=frames: predict() with frames that are not
 of the network's size, which host, link and resize_pad have to do with. metric=start: from the start of a process to the first actions of a
 checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
+--device cpu with --configs FOLDER, where NAME/config.json of small policies lie, tries the script itself; then no receipt is written.
 """
 import argparse
 import gc
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 WORDS, CODES = 64, 60
+WHERE = {"device": "cuda", "configs": ROOT / "bench/configs"}
 # policy, precision, views -> floor of the whole, us
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560,
@@ -97,7 +99,7 @@ def load(name, precision, views, batch=1, horizon=50):
     import vivace
 
     own = dict(embodiment=0) if name in GROOT else dict(config=name.split("-")[0], num_steps=10, max_action_tokens=CODES)
-    return vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, num_views=views, action_horizon=horizon, batch=batch, prompt_tokens=48 if name.startswith("pi0-") else WORDS,
+    return vivace.load_model(WHERE["configs"] / name, device=WHERE["device"], precision=precision, num_views=views, action_horizon=horizon, batch=batch, prompt_tokens=48 if name.startswith("pi0-") else WORDS,
                              random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, **own)
 
 
@@ -277,15 +279,22 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=30, help="of calls back to back, and of paced ones, for jitter")
     p.add_argument("--profile", action="store_true", help="print what each kind of launch takes")
     p.add_argument("--no-receipt", action="store_true")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--configs", type=Path, default=WHERE["configs"])
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a case side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
     parts = args.parts.split(",")
+    WHERE.update(device=args.device, configs=args.configs)
     if args.warm:
         warm(args.cases.split(","))
 
     import vivace
     from vivace import device
 
+    if args.device == "cpu":
+        for case in args.cases.split(","):
+            one(case, args.calls, args.profile, lambda **row: None)
+        return
     info, state = device.info(), device.state()
     r = Receipt("vla", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
                 commit=os.environ.get("VIVACE_COMMIT", "dirty"), command=" ".join(["python bench/bench_vla.py", *sys.argv[1:]]), versions={"vivace": vivace.__version__}, sources=SOURCES)
