@@ -195,17 +195,11 @@ said(lambda: array.pool_set_limit(-1, 1))
     assert lines[-3:] == ["0 True True 8388608", "True 33554432 1", "InvalidArgumentError a pool's limit is 0 (none) or more bytes, got -1"], out
 
 
-def test_arrays_on_a_gpu_refuse_what_has_no_kernel_and_allocate_nothing(driver, tmp_path):
+def test_views_of_arrays_on_a_gpu_allocate_nothing(driver, tmp_path):
     out = run(driver, """
 from vivace import array
-a, places = array.empty((8, 4), "f32", "cuda:1"), array.empty(2, "i64", "cuda:1")
+a = array.empty((8, 4), "f32", "cuda:1")
 before = array.pool_stats(1)["allocations"]
-for use in (lambda: array.sort(a), lambda: array.argsort(a), lambda: array.take(a, places, axis=0), lambda: array.take_along_axis(a, a.view("i32"), axis=0),
-            lambda: array.cumulative_sum(a, axis=0), lambda: array.cumulative_prod(a, axis=1), lambda: array.searchsorted(a[0], a[1])):
-    try:
-        print(use())
-    except vivace.UnsupportedError as e:
-        assert "cuda:1" in str(e) and "to_device" in str(e), e
 print(array.pool_stats(1)["allocations"] - before, a[2:].T.shape, a.reshape(-1).strides, a[1].data_ptr - a.data_ptr)
 """, tmp_path)
     assert out.splitlines() == ["0 (4, 6) (1,) 16"], out

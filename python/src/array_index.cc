@@ -62,11 +62,10 @@ std::vector<Index> indices_of(const Array& a, nb::handle key) {
       ++axis;
     } else if (is_array(k, true) || PyBool_Check(k.ptr())) {
       check(Status(Code::kUnsupported,
-                   "array: a boolean index has a shape that the data decides; where() keeps the shape, numpy() indexes "
-                   "on the host"));
+                   "array: a boolean index stands alone, x[mask]; where() keeps the shape"));
     } else if (nb::isinstance<Array>(k)) {
       check(Status(Code::kUnsupported,
-                   "array: an array beside other indices; take() and take_along_axis() take one axis at a time"));
+                   "array: an array beside slices, ... or None; take() and take_along_axis() take one axis at a time"));
     } else {
       index_error(strf("array: an index is %s, wanted integers, slices, ..., None or one Array of integers",
                        Py_TYPE(k.ptr())->tp_name));
@@ -141,6 +140,21 @@ nb::object get_item(const Array& a, nb::handle key) {
     if (a.shape.rank == 0) index_error("array: 1 index of 0 axes");
     return nb::cast(
         value_of(work(a.device(), at.size(), [&](const array::Exec& x) { return array::take(a, at, 0, false, x); })));
+  }
+  if (is_array(key, true)) {
+    refuse_capture("x[mask]");
+    return nb::module_::import_("vivace.array.sets").attr("masked")(nb::cast(a), key);
+  }
+  if (PyTuple_Check(key.ptr())) {  // an Array of integers among integers and such Arrays
+    bool some = false, all = true;
+    for (nb::handle k : nb::borrow<nb::tuple>(key)) {
+      some = some || is_array(k, false);
+      all = all && (is_array(k, false) || (PyLong_Check(k.ptr()) && !PyBool_Check(k.ptr())));
+    }
+    if (some && all) {
+      refuse_capture("x[indices]");
+      return nb::module_::import_("vivace.array.sets").attr("picked")(nb::cast(a), key);
+    }
   }
   const std::vector<Index> at = indices_of(a, key);
   return nb::cast(value_of(array::index(a, at)));

@@ -10,6 +10,7 @@
 #include "model.h"
 #include "ops.h"
 #include "policy.h"
+#include "profile.h"
 #include "runtime.h"
 #include "sched.h"
 #include "tensor.h"
@@ -28,6 +29,7 @@ NB_MODULE(_core, m) {
   vivace::python::add_array(m);
   vivace::python::add_user_jit(m);
   vivace::python::add_attention_variant(m);
+  vivace::python::add_profile(m);
   vivace::python::add_sched(m);
   vivace::python::add_model(m);
   vivace::python::add_request(m);

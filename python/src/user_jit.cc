@@ -14,6 +14,7 @@
 #include "gil.h"
 #include "tensor.h"
 #include "vivace/base/check.h"
+#include "vivace/device/activity.h"
 #include "vivace/device/user_kernel.h"
 #include "vivace/jit/user_source.h"
 #include "vivace/ops/kernel_store.h"
@@ -160,6 +161,11 @@ Status launch(JitKernel& k, nb::args args, nb::handle grid, nb::handle block, in
   if (smem > 0) VV_TRY((*kernel)->kernel().allow_dynamic_smem(static_cast<int>(smem)));
   VV_ASSIGN(device::Device* const d, device::Device::get(ordinal));
   VV_TRY(d->bind());
+  device::count(device::stream_counts(ordinal, handle).launches);
+  const device::Observed seen([&] {
+    return device::Work{
+        .op = k.kernel, .kernel = (*kernel)->kernel().name, .device = d, .stream = static_cast<cu::Stream>(handle)};
+  });
   return (*kernel)->launch(shape, static_cast<cu::Stream>(handle), values);
 }
 

@@ -1,4 +1,4 @@
-"""The command line: vivace run | transcribe | listen | chat | serve | serve-policy | pull | list | rm | demo | top | trace-sched | doctor | ops | plan | bench | calibrate | verify | pack | convert, each with --json."""
+"""The command line: vivace run | transcribe | listen | chat | serve | serve-policy | pull | list | rm | demo | top | profile | trace-sched | doctor | ops | plan | bench | calibrate | verify | pack | convert, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -109,7 +109,7 @@ def _pages(text: str):
 
 
 def parser() -> argparse.ArgumentParser:
-    from vivace import cli_policy, cli_sched, cli_together
+    from vivace import cli_policy, cli_profile, cli_sched, cli_together
 
     top = Parser(prog="vivace", description="Real-time inference for robots and agents.")
     from vivace import __version__
@@ -210,6 +210,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--hz", type=float, default=0.0, help="of colocate: calls a second; 0: 5 on the CPU, else 30")
     p = command("top", cli_sched.cmd_top, "Show the tenants of this user's schedulers: share, times, misses, bytes.")
     cli_sched.add_top(p)
+    cli_profile.add(command)
     p = command("trace-sched", cli_sched.cmd_trace, "Draw what a scheduler's tenants did, from a trace that it saved.")
     cli_sched.add_trace(p)
     cli_policy.add_serve(command("serve-policy", cli_policy.cmd_serve, "Serve a robot's policy over a websocket, as openpi's server does."), COUNT, whole)

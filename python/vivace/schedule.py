@@ -411,7 +411,7 @@ class Scheduler:
         every = one("publish", "every", positive, every)
         self._live.now()
         if self._publisher is None:
-            self._publisher = Publisher(lambda: {"now": self.report(), "tenants": self.stats(), "pool": _core.pool_stats(self._device)}, every)
+            self._publisher = Publisher(lambda: {"now": self.report(), "tenants": self.stats(), "pool": _core.pool_stats(self._device), "streams": _core.stream_stats()}, every)
 
     def close(self) -> None:
         """Closes its models, whose answers end with ClosedError, and lets nobody wait. Twice is fine."""

@@ -82,6 +82,9 @@ def table(shots: list[dict]) -> str:
         if pool := s.get("pool"):
             lines.append(f"pool of arrays and models, MiB: used {_mib(pool['used'])}  peak {_mib(pool['peak_used'])}  held {_mib(pool['mapped'])}  limit {_mib(pool['capacity']) if pool['capacity'] else 'none'}  "
                          f"allocations {pool['allocations']}  failed {pool['failures']}")
+        for t in s.get("streams", ()):
+            name = "cpu" if t["device"] == "cpu" else f"{t['device']} stream {t['handle']:#x}"
+            lines.append(f"{name}: launches {t['launches']}  replays {t['replays']}  copies {t['copies']} of {_mib(t['copied_bytes'])} MiB  waits {t['waits']}  host waits {t['host_waits']}")
         rows = [HEAD]
         for name, t in s["tenants"].items():
             response, wait = t["response_us"], t["wait_us"]

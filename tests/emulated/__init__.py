@@ -20,6 +20,7 @@ def build(folder: Path) -> Path:
     silent = "".join(f"int {n}() {{ return 0; }}\n" for n in names if not n.startswith(absent) and f"int {n}(" not in driver)
     (folder / "driver.c").write_text(driver + silent)
     subprocess.run([CC, "-shared", "-fPIC", "-w", "-O1", "-o", folder / "libcuda.so.1", folder / "driver.c", "-ldl"], check=True)
+    subprocess.run([CC, "-shared", "-fPIC", "-w", "-O1", "-o", folder / "libcupti.so.13", HERE / "cupti.c", folder / "libcuda.so.1"], check=True)
     subprocess.run([CXX, "-shared", "-fPIC", "-w", "-O1", "-o", folder / "libnvrtc.so", HERE / "nvrtc.cc"], check=True)
     # Compiled once: what every kernel includes.
     (folder / "threads.h").write_text((HERE / "threads.h").read_text() + '#include "vivace/kernels/map/held.cuh"\n')

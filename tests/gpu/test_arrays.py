@@ -1,4 +1,4 @@
-"""Arrays on a GPU: drawn calls are the CPU's, views and exchange cost nothing, and what has no kernel is refused in words."""
+"""Arrays on a GPU: drawn calls are the CPU's, views and exchange cost nothing."""
 import gc
 
 import numpy as np
@@ -20,13 +20,10 @@ def test_to_the_gpu_and_back(dtype):
     assert np.array_equal(np.from_dlpack(there, device="cpu"), host)
 
 
-def test_views_are_free_and_what_has_no_kernel_is_refused():
+def test_views_are_free_and_devices_do_not_mix():
     a = array.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 4))
     before = array.pool_stats()["allocations"]
     assert a[1].data_ptr == a.data_ptr + 16 and a.T.shape == (4, 3) and a.reshape(12).strides == (1,)
-    for use in (lambda: array.sort(a), lambda: array.argsort(a), lambda: array.cumulative_sum(a, axis=0), lambda: array.searchsorted(a[0], a[1])):
-        with pytest.raises(UnsupportedError, match="cuda:0.*to_device"):
-            use()
     with pytest.raises(InvalidDeviceError):
         a + array.ones((3, 4), device="cpu")
     assert array.pool_stats()["allocations"] <= before + 1  # ones() is on the CPU

@@ -77,8 +77,6 @@ Result<Array> empty(Elem e, const Shape& shape, int device);
 Array borrow(void* data, Elem e, const Shape& shape, int device, bool read_only, std::shared_ptr<void> owner);
 Result<Shape> shape_of(std::span<const int64_t> dims, Elem e);
 Status check_open(const Array& a, const char* what);
-/// Errors: Unsupported on a GPU: `what` has no kernel there, and nothing is copied in secret.
-Status on_cpu(int device, const char* what);
 /// As an op's operand. Errors: InvalidDType for u16, u32 and u64; Closed.
 Result<Tensor> tensor_of(const Array& a);
 

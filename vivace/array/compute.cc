@@ -3,6 +3,7 @@
 #include "vivace/array/array.h"
 #include "vivace/array/gpu.h"
 #include "vivace/array/space.h"
+#include "vivace/array/work.h"
 #include "vivace/base/check.h"
 #include "vivace/cpu/map/map.h"
 
@@ -28,6 +29,8 @@ Status run_space(const MapProgram& p, MapSpace* s, uint32_t scalars, int device,
   if (n == 0) return {};
   collapse(s, p.operands, s->rank);
   if (device != kHost) return gpu_map(p, *s, scalars, device, exec, own);
+  device::count(device::stream_counts(kHost, nullptr).launches);
+  const device::Observed seen([&] { return work_of(p, *s, scalars); });
   cpu::map(p, *s, n < kSmall ? nullptr : exec.pool);
   return {};
 }
@@ -54,6 +57,8 @@ Status run_fold(const How& how, const MapProgram& p, FoldSpace* f, uint32_t scal
   if (on_gpu && how.kind != Fold::argmax && how.kind != Fold::argmin) sort_folded(f, p.operands);
   f->kept = collapse(&f->space, p.operands, f->kept);
   if (!on_gpu) {
+    device::count(device::stream_counts(kHost, nullptr).launches);
+    const device::Observed seen([&] { return work_of(how, p, *f, scalars); });
     cpu::fold(how, p, *f, elements < kSmall ? nullptr : exec.pool);
     return {};
   }
@@ -307,6 +312,8 @@ Status assign(const Array& to, const Operand& from, const Exec& exec) {
     return used(run_space(cast_program(kBits[bytes / 2], kBits[bytes / 2]), &s, 0, to.device(), exec));
   }
   collapse(&s, 1, s.rank);
+  device::count(device::stream_counts(kHost, nullptr).launches);
+  const device::Observed seen([&] { return device::Work{.op = "array.copy", .bytes = 2 * n * bytes}; });
   cpu::copy(bytes, s, n < kSmall ? nullptr : exec.pool);
   return {};
 }

@@ -19,6 +19,7 @@ using kernels::kIndex;
 using kernels::kMapThreads;
 using kernels::kMaxOperands;
 using kernels::kOut;
+using kernels::kTurnEdge;
 using kernels::MapProgram;
 using kernels::MapSpace;
 using kernels::Walk;
@@ -162,7 +163,7 @@ std::string GpuKernel::key() const {
     for (const std::string& n : own->names) k += n + ',';
     k += own->result + ';' + own->text;
   }
-  if (kind == map)
+  if (kind == map || kind == turned)
     put(out_walk), put(unroll), put(flat);
   else
     put(how.kind), put(out), put(team), put(program.result);
@@ -228,6 +229,7 @@ std::string GpuKernel::body(const std::string& name_) const {
 std::string GpuKernel::expression(const std::string& name_) const {
   const char* const offset = wide ? "long" : "int";
   const std::string at = "vivace::kernels::", whole = at + name_;
+  if (kind == turned) return strf("%smap_turned<%s, %s>", at.c_str(), whole.c_str(), offset);
   if (kind == map)
     return strf("%smap<%s, %d, %d, %s, %s>", at.c_str(), whole.c_str(), width, unroll, offset, flat ? "true" : "false");
   const std::string value =
@@ -246,7 +248,7 @@ std::string GpuKernel::expression(const std::string& name_) const {
 
 jit::Source GpuKernel::source(Arch arch) const {
   const std::string name_ = "Body_" + hex(key()), wanted = expression(name_);
-  const char* const header = kind == map ? "map" : "fold";
+  const char* const header = kind == map || kind == turned ? "map" : "fold";
   // Products and sums are fused where the source says so and nowhere else, as on the CPU.
   return {
       wanted,
@@ -312,6 +314,45 @@ MapPlan plan_map(const MapProgram& program, const MapSpace& s, uint32_t scalars)
     if (is_long(k.program.step[i])) k.unroll = 1;
   const int64_t each = int64_t{kMapThreads} * k.unroll;
   plan.grid = static_cast<uint32_t>((a.vectors + each - 1) / each);
+  return plan;
+}
+
+std::optional<TurnedPlan> plan_turned(const MapProgram& program, const MapSpace& s, uint32_t scalars) {
+  const int n = program.operands, last = s.rank - 1;
+  if (program.index || s.rank < 2 || s.out_stride[last] != 1 || s.dim[last] < kTurnEdge / 2) return {};
+  int across = -1;
+  for (int axis = 0; axis < last; ++axis) {
+    bool moves = false, fits = s.dim[axis] >= kTurnEdge / 2;
+    for (int k = 0; k < n; ++k) {
+      if (scalars >> k & 1) continue;
+      moves = moves || s.in_stride[k][axis] == 1;
+      fits = fits && (s.in_stride[k][axis] == 1 || s.in_stride[k][axis] == 0);
+    }
+    if (moves && fits) across = axis;
+  }
+  if (across < 0) return {};
+  TurnedPlan plan{};
+  GpuKernel& k = plan.kernel;
+  kernels::TurnedLaunch& a = plan.args;
+  k.kind = GpuKernel::turned;
+  k.program = bits_of(program);
+  k.wide = reach(s, n) >= kOffset32;
+  k.width = 1;
+  a.out = s.out, a.out_row = s.out_stride[across];
+  a.rows = s.dim[across], a.columns = s.dim[last];
+  for (int i = 0; i < n; ++i) {
+    const bool scalar = scalars >> i & 1;
+    a.in[i] = scalar ? scalar_bits(s.in[i]) : reinterpret_cast<uint64_t>(s.in[i]);
+    a.in_row[i] = scalar ? 0 : s.in_stride[i][across], a.in_column[i] = scalar ? 0 : s.in_stride[i][last];
+    k.walk[i] = scalar ? Walk::scalar : Walk::dense;
+  }
+  int64_t lines = 1;
+  for (int i = last - 1; i >= 0; --i)
+    if (i != across) add_axis(&a.outer, s.dim[i], s, n, i, true), lines *= s.dim[i];
+  a.tiles_a_row = (a.columns + kTurnEdge - 1) / kTurnEdge;
+  a.tiles = a.tiles_a_row * ((a.rows + kTurnEdge - 1) / kTurnEdge);
+  if (lines * a.tiles > INT32_MAX) return {};
+  plan.grid = static_cast<uint32_t>(lines * a.tiles);
   return plan;
 }
 

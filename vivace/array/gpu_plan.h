@@ -1,5 +1,6 @@
 // Which kernel computes a map or a fold of arrays on a GPU, its source and its arguments. Knows no driver.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "vivace/array/array.h"
@@ -10,7 +11,7 @@ namespace vivace::array {
 
 /// A kernel's template arguments: what is compiled. No shape and no stride is among them.
 struct GpuKernel {
-  enum Kind : uint8_t { map, rows, columns, finish } kind = map;
+  enum Kind : uint8_t { map, turned, rows, columns, finish } kind = map;
   kernels::MapProgram program;
   kernels::Walk walk[kernels::kMaxOperands] = {};
   kernels::Walk out_walk = kernels::Walk::dense;
@@ -39,6 +40,15 @@ struct MapPlan {
 };
 /// `s` is collapsed. `scalars`: bit k is set where in[k] is the address of a value on the host, not of an array.
 MapPlan plan_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars);
+
+struct TurnedPlan {
+  GpuKernel kernel;
+  kernels::TurnedLaunch args;
+  uint32_t grid = 0;
+};
+/// Where the output lies side by side along one axis and every operand along another, by tiles; else nothing. For
+/// programs of the table that do not read the index.
+std::optional<TurnedPlan> plan_turned(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars);
 
 struct FoldPlan {
   GpuKernel kernel, last;

@@ -4,6 +4,7 @@
 #include "vivace/array/array.h"
 #include "vivace/array/gpu.h"
 #include "vivace/array/space.h"
+#include "vivace/array/work.h"
 #include "vivace/base/check.h"
 #include "vivace/cpu/map/linear.h"
 #include "vivace/cpu/map/map.h"
@@ -28,12 +29,21 @@ Result<Array> back(const Array& a, int axis) {
   return permute(a, std::span(axes, static_cast<size_t>(a.shape.rank)));
 }
 
-Status on_host(const Array& a, const char* what) {
+Status has_numbers(const Array& a, const char* what) {
   VV_TRY(check_open(a, what));
   if (!kernels::has_arithmetic(a.elem))
     return Status(Code::kInvalidDType,
                   strf("array.%s: %s stores, and has no arithmetic: cast or dequantize it first", what, name(a.elem)));
-  return on_cpu(a.device(), what);
+  return {};
+}
+
+/// What runs on the CPU, seen by profiles and counts.
+template <class Work>
+void on_cpu(const char* what, int64_t bytes, int64_t flops, const Work& work) {
+  device::count(device::stream_counts(kHost, nullptr).launches);
+  const device::Observed seen(
+      [&] { return device::Work{.op = std::string("array.") + what, .bytes = bytes, .flops = flops}; });
+  work();
 }
 
 Status same_device(const Array& a, const Array& b) {
@@ -103,15 +113,17 @@ Status product_on_gpu(const Array& x, const Array& y, const Array& to, const Exe
 }  // namespace
 
 Result<Array> cumulative(bool product, const Array& a, int axis, Elem type, bool initial, const Exec& exec) {
-  VV_TRY(on_host(a, product ? "cumulative_prod" : "cumulative_sum"));
+  const char* const called = product ? "cumulative_prod" : "cumulative_sum";
+  VV_TRY(has_numbers(a, called));
   const Elem wide = type == Elem::f16 || type == Elem::bf16 ? Elem::f32 : type;
   VV_ASSIGN(Array x, rows_along(a, axis, wide, exec));
   const int64_t n = x.shape.dim[x.shape.rank - 1], rows = n == 0 ? 0 : x.size() / n;
-  cpu::scan(product, wide, x.data, rows, n, exec.pool);
+  if (a.device() != kHost) VV_TRY(gpu_scan(product, x, exec));
+  else on_cpu(called, 2 * x.nbytes(), 0, [&] { cpu::scan(product, wide, x.data, rows, n, exec.pool); });
   if (initial) {
     Shape longer = x.shape;
     ++longer.dim[x.shape.rank - 1];
-    VV_ASSIGN(const Array with, empty(wide, longer, kHost));
+    VV_ASSIGN(const Array with, empty(wide, longer, a.device()));
     Operand first, rest;
     first.weak = Weak::integer, first.integer = product ? 1 : 0;
     rest.array = &x;
@@ -129,22 +141,30 @@ Result<Array> cumulative(bool product, const Array& a, int axis, Elem type, bool
 }
 
 Result<Array> sort(const Array& a, int axis, bool descending, bool order, const Exec& exec) {
-  VV_TRY(on_host(a, order ? "argsort" : "sort"));
+  const char* const called = order ? "argsort" : "sort";
+  VV_TRY(has_numbers(a, called));
   VV_ASSIGN(const Array x, rows_along(a, axis, a.elem, exec));
   const int64_t n = x.shape.dim[x.shape.rank - 1], rows = n == 0 ? 0 : x.size() / n;
   Array to = x;
-  if (order) {
-    VV_ASSIGN(to, empty(Elem::i64, x.shape, kHost));
+  if (a.device() != kHost) {
+    VV_ASSIGN(to, gpu_sort(x, descending, order, exec));
+  } else {
+    if (order) {
+      VV_ASSIGN(to, empty(Elem::i64, x.shape, kHost));
+    }
+    int64_t* const places = order ? reinterpret_cast<int64_t*>(to.data) : nullptr;
+    if (rows > 0)
+      on_cpu(called, x.nbytes() + to.nbytes(), 0,
+             [&] { cpu::sort(a.elem, descending, x.data, places, rows, n, exec.pool); });
   }
-  if (rows > 0)
-    cpu::sort(a.elem, descending, x.data, order ? reinterpret_cast<int64_t*>(to.data) : nullptr, rows, n, exec.pool);
   VV_ASSIGN(const Array turned, back(to, axis));
   return turned.is_dense() ? Result<Array>(turned) : copy(turned, turned.elem, exec);
 }
 
 Result<Array> searchsorted(const Array& a, const Array& values, bool right, const Array* sorter, const Exec& exec) {
-  VV_TRY(on_host(a, "searchsorted"));
-  VV_TRY(on_host(values, "searchsorted"));
+  VV_TRY(has_numbers(a, "searchsorted"));
+  VV_TRY(has_numbers(values, "searchsorted"));
+  VV_TRY(same_device(a, values));
   if (a.shape.rank != 1)
     return Status(Code::kInvalidShape, "array.searchsorted: x1 is " + to_string(a.shape) + ", wanted one axis");
   VV_ASSIGN(const Elem type, promote(a.elem, values.elem));
@@ -152,28 +172,44 @@ Result<Array> searchsorted(const Array& a, const Array& values, bool right, cons
   VV_ASSIGN(const Array v, copy(values, type, exec));
   Array s;
   if (sorter != nullptr) {
-    VV_TRY(on_host(*sorter, "searchsorted"));
+    VV_TRY(has_numbers(*sorter, "searchsorted"));
+    VV_TRY(same_device(a, *sorter));
     if (!(sorter->shape == a.shape) || !kernels::is_integer(sorter->elem))
       return Status(Code::kInvalidShape,
                     strf("array.searchsorted: sorter is %s %s, wanted integers of x1's shape %s", name(sorter->elem),
                          to_string(sorter->shape).c_str(), to_string(a.shape).c_str()));
     VV_ASSIGN(s, copy(*sorter, Elem::i64, exec));
-    for (int64_t i = 0; i < s.size(); ++i)
+    for (int64_t i = 0; a.device() == kHost && i < s.size(); ++i)
       if (const int64_t at = reinterpret_cast<const int64_t*>(s.data)[i]; at < 0 || at >= s.size())
         return Status(Code::kInvalidArgument, strf("array.searchsorted: sorter holds %ld, x1 has %ld elements",
                                                    static_cast<long>(at), static_cast<long>(s.size())));
   }
+  if (a.device() != kHost) return gpu_searchsorted(x, v, right, sorter != nullptr ? &s : nullptr, exec);
   VV_ASSIGN(const Array out, empty(Elem::i64, values.shape, kHost));
-  cpu::searchsorted(type, x.data, x.size(), sorter != nullptr ? reinterpret_cast<const int64_t*>(s.data) : nullptr,
-                    v.data, v.size(), right, reinterpret_cast<int64_t*>(out.data), exec.pool);
+  on_cpu("searchsorted", v.nbytes() + out.nbytes(), 0, [&] {
+    cpu::searchsorted(type, x.data, x.size(), sorter != nullptr ? reinterpret_cast<const int64_t*>(s.data) : nullptr,
+                      v.data, v.size(), right, reinterpret_cast<int64_t*>(out.data), exec.pool);
+  });
   return out;
 }
+
+namespace {
+
+/// On a GPU an index out of range reads the nearest place, and the next reading on the host tells of it.
+Status gather_on_gpu(const Array& from, const Array& at, const Array& to, const cpu::Gather& g, const Exec& exec) {
+  if (g.length == 0)
+    return Status(Code::kInvalidArgument, "array.take: of an axis without elements, shape " + to_string(from.shape));
+  kernels::GatherLaunch launch{};
+  launch.total = to.size(), launch.length = g.length, launch.inner = g.inner, launch.count = g.count;
+  return gpu_gather(from, at, to, launch, g.bytes, g.along, exec);
+}
+
+}  // namespace
 
 Result<Array> take(const Array& a, const Array& indices, int axis, bool along, const Exec& exec) {
   VV_TRY(check_open(a, "take"));
   VV_TRY(check_open(indices, "take"));
   VV_TRY(same_device(a, indices));
-  VV_TRY(on_cpu(a.device(), "take"));
   if (!kernels::is_integer(indices.elem))
     return Status(Code::kInvalidDType, strf("array.take: indices are %s, wanted integers", name(indices.elem)));
   if (block_of(a.elem) > 1)
@@ -201,8 +237,14 @@ Result<Array> take(const Array& a, const Array& indices, int axis, bool along, c
          wide.dim[axis],     true};
     for (int i = 0; i < wide.rank; ++i) (i < axis ? g.outer : g.inner) *= i == axis ? 1 : wide.dim[i];
     if (to.size() == 0) return to;
+    if (a.device() != kHost) {
+      VV_TRY(gather_on_gpu(from, dense, to, g, exec));
+      return to;
+    }
     int64_t bad = 0;
-    if (!cpu::gather(g, &bad, exec.pool))
+    bool good = true;
+    on_cpu("take_along_axis", dense.nbytes() + 2 * to.nbytes(), 0, [&] { good = cpu::gather(g, &bad, exec.pool); });
+    if (!good)
       return Status(Code::kInvalidArgument, strf("array.take_along_axis: index %ld of an axis of %ld",
                                                  static_cast<long>(bad), static_cast<long>(g.length)));
     return to;
@@ -227,9 +269,15 @@ Result<Array> take(const Array& a, const Array& indices, int axis, bool along, c
   if (!from.is_dense()) {
     VV_ASSIGN(from, copy(a, a.elem, exec));
   }
+  if (a.device() != kHost) {
+    VV_TRY(gather_on_gpu(from, at, to, g, exec));
+    return to;
+  }
   g.x = from.data, g.out = to.data;
   int64_t bad = 0;
-  if (!cpu::gather(g, &bad, exec.pool))
+  bool good = true;
+  on_cpu("take", at.nbytes() + 2 * to.nbytes(), 0, [&] { good = cpu::gather(g, &bad, exec.pool); });
+  if (!good)
     return Status(Code::kInvalidArgument,
                   strf("array.take: index %ld of an axis of %ld", static_cast<long>(bad), static_cast<long>(g.length)));
   return to;
@@ -314,7 +362,8 @@ Result<Array> matmul(const Array& a, const Array& b, const Exec& exec) {
   VV_ASSIGN(const Array to, empty(type, out, a.device()));
   if (to.size() == 0) return to;
   m.x = x.data, m.y = y.data, m.out = to.data;
-  cpu::matmul(m, exec.pool);
+  const int64_t bytes = x.nbytes() + y.nbytes() + to.nbytes(), flops = 2 * m.k * to.size();
+  on_cpu("matmul", bytes, flops, [&] { cpu::matmul(m, exec.pool); });
   return to;
 }
 

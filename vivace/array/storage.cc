@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "vivace/array/array.h"
+#include "vivace/array/gpu.h"
 #include "vivace/base/check.h"
 #include "vivace/device/cuda_memory.h"
 #include "vivace/device/stream.h"
@@ -117,14 +118,6 @@ Status check_open(const Array& a, const char* what) {
   return a.storage != nullptr ? Status() : Status(Code::kClosed, strf("array: %s after close()", what));
 }
 
-Status on_cpu(int device, const char* what) {
-  if (device == kHost) return {};
-  return Status(Code::kUnsupported,
-                strf("array: %s: of CPU arrays alone, this one is on %s; vivace.ops and DLPack serve it there, "
-                     "to_device(\"cpu\") copies it here",
-                     what, device_name(device).c_str()));
-}
-
 Result<Tensor> tensor_of(const Array& a) {
   VV_TRY(check_open(a, "use"));
   const std::optional<DType> d = dtype_of(a.elem);
@@ -146,7 +139,8 @@ Status copy_host(const Array& a, void* host, bool to_device) {
   VV_TRY(device->synchronize());
   device::Stream stream = device::Stream::borrow(*device, reinterpret_cast<cu::Stream>(kLegacyStream));
   VV_TRY(to_device ? stream.copy(a.data, host, bytes) : stream.copy(host, a.data, bytes));
-  return stream.synchronize();
+  VV_TRY(stream.synchronize());
+  return to_device ? Status() : take_bad_place(a.device());
 }
 
 }  // namespace vivace::array

@@ -1,5 +1,6 @@
 #include "vivace/device/stream.h"
 
+#include "vivace/device/activity.h"
 #include "vivace/device/host_blocks.h"
 
 namespace vivace::device {
@@ -79,11 +80,13 @@ Stream::~Stream() {
 }
 
 Status Stream::wait(const Event& event) {
+  count(stream_counts(device_->info().ordinal, handle_).waits);
   VV_CU(cuStreamWaitEvent, handle_, event.handle(), 0u);
   return Status();
 }
 
 Status Stream::synchronize() const {
+  count(stream_counts(device_->info().ordinal, handle_).host_waits);
   VV_CU(cuStreamSynchronize, handle_);
   return Status();
 }
@@ -98,6 +101,9 @@ Result<int> Stream::priority() const {
 
 Status Stream::copy(void* to, const void* from, size_t bytes) {
   if (bytes == 0) return Status();
+  StreamCounts& counts = stream_counts(device_->info().ordinal, handle_);
+  count(counts.copies);
+  count(counts.copied_bytes, static_cast<int64_t>(bytes));
   VV_CU(cuMemcpyAsync, address(to), address(from), bytes, handle_);
   return Status();
 }

@@ -6,12 +6,22 @@
 #include <vector>
 
 #include "vivace/base/check.h"
+#include "vivace/device/activity.h"
 #include "vivace/exec/cpu_gate.h"
 
 namespace vivace::exec {
 namespace {
 
 constexpr size_t kAlign = 256;  // of buffers; also what a device allocation gives
+
+constexpr int kCpu = -1;  // in counts of streams
+
+device::Work work_of(const char* op, int64_t bytes, int64_t flops) {
+  return {.kind = std::string_view(op) == "copy" ? device::Work::copy : device::Work::launch,
+          .op = op,
+          .bytes = bytes,
+          .flops = flops};
+}
 
 /// A captured pass or set: a step like any other.
 struct GateArgs {
@@ -40,9 +50,14 @@ class CpuExecutable final : public Executable {
     args_.resize(at + (launch.args_bytes + sizeof(Line) - 1) / sizeof(Line));
     if (launch.args_bytes != 0) std::memcpy(args_.data() + at, launch.args, launch.args_bytes);
     steps_.push_back({launch.host, nullptr, nullptr, at});
+    captured_.push_back({launch.op, nullptr, launch.bytes, launch.flops});
   }
-  void add_copy(void* to, const void* from, size_t bytes) { steps_.push_back({nullptr, to, from, bytes}); }
+  void add_copy(void* to, const void* from, size_t bytes) {
+    steps_.push_back({nullptr, to, from, bytes});
+    captured_.push_back({"copy", nullptr, 2 * static_cast<int64_t>(bytes), 0});
+  }
   void finish() {
+    captured_.shrink_to_fit();
     steps_.shrink_to_fit();
     args_.shrink_to_fit();
   }
@@ -50,13 +65,22 @@ class CpuExecutable final : public Executable {
   size_t launches() const override { return steps_.size(); }
 
   void run(cpu::Pool& pool) const {
-    for (const Step& s : steps_) {
-      if (s.host != nullptr) s.host(args_.data() + s.size, pool);
-      else std::memcpy(s.to, s.from, s.size);
-    }
+    if (device::observer() != nullptr) [[unlikely]] return run_observed(pool);
+    for (const Step& s : steps_) run(s, pool);
   }
 
  private:
+  struct Step;
+  void run(const Step& s, cpu::Pool& pool) const {
+    if (s.host != nullptr) s.host(args_.data() + s.size, pool);
+    else std::memcpy(s.to, s.from, s.size);
+  }
+  void run_observed(cpu::Pool& pool) const {
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const device::Observed seen([&] { return work_of(captured_[i].op, captured_[i].bytes, captured_[i].flops); });
+      run(steps_[i], pool);
+    }
+  }
   struct alignas(64) Line {  // the alignment that Launch::args promises
     std::byte bytes[64];
   };
@@ -68,9 +92,12 @@ class CpuExecutable final : public Executable {
   };
   std::vector<Step> steps_;
   std::vector<Line> args_;
+  std::vector<device::CapturedLaunch> captured_;  // what each step is, for profiles
 };
 
-CpuStream::CpuStream(cpu::Pool& pool) : pool_(pool) {}
+CpuStream::CpuStream(cpu::Pool& pool) : pool_(pool) {
+  device::stream_counts(kCpu, nullptr);  // the row is there before the first replay
+}
 CpuStream::~CpuStream() = default;
 
 Status CpuStream::launch(const Launch& launch) {
@@ -81,16 +108,28 @@ Status CpuStream::launch(const Launch& launch) {
   if (launch.args_bytes > kMaxArgsBytes)
     return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: args_bytes is %u, at most %zu fit", launch.op,
                                                launch.args_bytes, kMaxArgsBytes));
-  if (capture_) capture_->add(launch);
-  else launch.host(launch.args, pool_);
+  if (capture_) {
+    capture_->add(launch);
+    return {};
+  }
+  device::count(device::stream_counts(kCpu, nullptr).launches);
+  const device::Observed seen([&] { return work_of(launch.op, launch.bytes, launch.flops); });
+  launch.host(launch.args, pool_);
   return {};
 }
 
 Status CpuStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_copy("cpu", to, from, bytes));
   if (bytes == 0) return {};
-  if (capture_) capture_->add_copy(to, from, bytes);
-  else std::memcpy(to, from, bytes);
+  if (capture_) {
+    capture_->add_copy(to, from, bytes);
+    return {};
+  }
+  device::StreamCounts& counts = device::stream_counts(kCpu, nullptr);
+  device::count(counts.copies);
+  device::count(counts.copied_bytes, static_cast<int64_t>(bytes));
+  const device::Observed seen([&] { return work_of("copy", 2 * static_cast<int64_t>(bytes), 0); });
+  std::memcpy(to, from, bytes);
   return {};
 }
 
@@ -110,6 +149,7 @@ Status CpuStream::replay(Executable& executable) {
   if (capture_) return wrong_time("cpu", "replay", "the stream is capturing, and a capture cannot hold a replay");
   const auto* mine = dynamic_cast<const CpuExecutable*>(&executable);
   if (mine == nullptr) return foreign("replay", "executable");
+  device::count(device::stream_counts(kCpu, nullptr).replays);
   mine->run(pool_);
   return {};
 }

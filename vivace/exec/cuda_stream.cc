@@ -12,8 +12,9 @@ namespace {
 
 class CudaExecutable final : public Executable {
  public:
-  CudaExecutable(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches)
-      : device_(device), exec_(exec), owned_(owned), launches_(launches) {}
+  CudaExecutable(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches,
+                 std::vector<device::CapturedLaunch> captured = {})
+      : device_(device), exec_(exec), owned_(owned), launches_(launches), captured_(std::move(captured)) {}
   /// A graph that is running is freed by the driver once it is done.
   ~CudaExecutable() override {
     if (!owned_ || !device_.bind().ok()) return;
@@ -24,12 +25,14 @@ class CudaExecutable final : public Executable {
   size_t launches() const override { return launches_; }
   const device::Device& device() const { return device_; }
   cu::GraphExec exec() const { return exec_; }
+  const std::vector<device::CapturedLaunch>& captured() const { return captured_; }
 
  private:
   const device::Device& device_;
   cu::GraphExec exec_;
   bool owned_;
   size_t launches_;
+  std::vector<device::CapturedLaunch> captured_;
 };
 
 struct CapturedGraph {
@@ -82,6 +85,17 @@ Status CudaStream::launch(const Launch& launch) {
                                      .smem_bytes = launch.smem_bytes,
                                      .cluster = {launch.cluster, 1, 1},
                                      .pdl = launch.pdl && !behind_gate};
+  if (capturing_) captured_.push_back({launch.op, launch.kernel, launch.bytes, launch.flops});
+  else device::count(device::stream_counts(dev().info().ordinal, handle()).launches);
+  const device::Observed seen([&] {
+    return device::Work{.op = launch.op,
+                        .kernel = launch.kernel->name,
+                        .bytes = launch.bytes,
+                        .flops = launch.flops,
+                        .device = &dev(),
+                        .stream = handle(),
+                        .captured = capturing_};
+  });
   return device::launch(*launch.kernel, shape, handle(), launch.args, launch.args_bytes);
 }
 
@@ -90,6 +104,14 @@ Status CudaStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_awake("copy"));
   if (bytes == 0) return {};
   VV_TRY(dev().bind());
+  const device::Observed seen([&] {
+    return device::Work{.kind = device::Work::copy,
+                        .op = "copy",
+                        .bytes = 2 * static_cast<int64_t>(bytes),
+                        .device = &dev(),
+                        .stream = handle(),
+                        .captured = capturing_};
+  });
   return stream_.copy(to, from, bytes);
 }
 
@@ -101,6 +123,7 @@ Status CudaStream::begin_capture() {
   // Thread-local: an allocation or a load on this thread is refused, other threads go on undisturbed.
   VV_CU(cuStreamBeginCapture_v2, handle(), cu::kCaptureThreadLocal);
   capturing_ = true;
+  captured_.clear();
   return {};
 }
 
@@ -114,7 +137,7 @@ Result<std::unique_ptr<Executable>> CudaStream::end_capture() {
   VV_CU(cuGraphGetNodes, graph.handle, nullptr, &nodes);
   cu::GraphExec exec = nullptr;
   VV_CU(cuGraphInstantiateWithFlags, &exec, graph.handle, 0ull);
-  auto executable = std::make_unique<CudaExecutable>(dev(), exec, true, nodes);
+  auto executable = std::make_unique<CudaExecutable>(dev(), exec, true, nodes, std::move(captured_));
   VV_CU(cuGraphUpload, exec, handle());  // so that the first replay costs what the others cost
   return std::unique_ptr<Executable>(std::move(executable));
 }
@@ -125,6 +148,13 @@ Status CudaStream::replay(Executable& executable) {
   if (e == nullptr) return foreign("replay", "executable", dev());
   VV_TRY(check_awake("replay"));
   VV_TRY(dev().bind());
+  device::count(device::stream_counts(dev().info().ordinal, handle()).replays);
+  const device::Observed seen([&] {
+    device::Work w{.kind = device::Work::replay, .op = "graph", .device = &dev(), .stream = handle()};
+    w.inside = e->captured();
+    for (const device::CapturedLaunch& l : w.inside) w.bytes += l.bytes, w.flops += l.flops;
+    return w;
+  });
   VV_CU(cuGraphLaunch, e->exec(), handle());
   return {};
 }
@@ -189,6 +219,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const device::Device& d
 
 Result<std::unique_ptr<Stream>> CudaBackend::make_stream(int level) {
   VV_ASSIGN(device::Stream stream, device::Stream::create(device_, level));
+  device::stream_counts(device_.info().ordinal, stream.handle());  // the row is there before the first replay
   return std::unique_ptr<Stream>(std::make_unique<CudaStream>(std::move(stream)));
 }
 

@@ -1,7 +1,9 @@
 // The CUDA backend: streams of one device, captures as instantiated CUDA graphs.
 #pragma once
 #include <memory>
+#include <vector>
 
+#include "vivace/device/activity.h"
 #include "vivace/device/residence.h"
 #include "vivace/device/stream.h"
 #include "vivace/exec/backend.h"
@@ -45,6 +47,7 @@ class CudaStream final : public Stream {
   const device::Device& dev() const { return stream_.device(); }
   device::Stream stream_;
   std::shared_ptr<const device::Residence> memory_;  // may be null
+  std::vector<device::CapturedLaunch> captured_;  // of the capture that goes on
   bool capturing_ = false;
   bool behind_gate_ = false;  // nothing was launched since pass()
 };

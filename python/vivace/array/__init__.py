@@ -6,9 +6,9 @@
     array.from_numpy(host)                # one copy, onto the GPU; memory comes from Vivace's pool
 
 An Array goes wherever an op takes a port, and to and from other libraries by DLPack without a copy. On a GPU a call queues a
-kernel and returns; sorting, searching, gathers and running sums are the CPU's, and refused there by an UnsupportedError.
+kernel and returns. What has a shape that data decides, nonzero() and its like, waits for it.
 """
-from vivace._core import Array, pool_reset_peak, pool_set_limit, pool_snapshot, pool_stats, pool_trim
+from vivace._core import Array, pool_reset_peak, pool_set_limit, pool_snapshot, pool_stats, pool_trim, stream_stats
 from vivace.array import _class as _class  # gives Array the methods that are written in Python
 from vivace.array.creation import (
     arange, asarray, empty, empty_like, eye, from_dlpack, from_numpy, full, full_like, get_default_device, linspace, meshgrid, ones, ones_like,
@@ -31,6 +31,7 @@ from vivace.array.shapes import (
     take, take_along_axis, tile, unstack,
 )
 from vivace.array.fuse import fuse, reduction
+from vivace.array.sets import nonzero, unique_all, unique_counts, unique_inverse, unique_values
 from vivace.array import random
 from vivace.array.own import elementwise
 from vivace.array.streams import stream
@@ -52,9 +53,9 @@ __all__ = [
     "full_like", "fuse", "gelu", "get_default_device", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32", "int64", "int8", "isdtype",
     "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
-    "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_reset_peak", "pool_set_limit", "pool_snapshot", "pool_stats", "pool_trim", "positive", "pow", "prod", "random", "real",
+    "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_reset_peak", "pool_set_limit", "pool_snapshot", "pool_stats", "pool_trim", "positive", "pow", "prod", "random", "real",
     "reciprocal", "reduction", "remainder", "repeat", "reshape", "result_type", "roll", "round", "rsqrt", "searchsorted", "set_default_device", "sigmoid", "sign",
-    "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take", "take_along_axis",
-    "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unstack", "var", "vecdot", "where", "zeros",
+    "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "stream", "stream_stats", "subtract", "sum", "take", "take_along_axis",
+    "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where", "zeros",
     "zeros_like",
 ]

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from vivace.errors import UnsupportedError
 
-DATA = "its shape would be decided by data; where() keeps the shape, numpy() goes on on the host"
 COMPLEX = "no dtype here is complex; keep real and imaginary parts in two arrays"
 DECOMPOSED = "decompositions are other libraries': numpy(), or CuPy by from_dlpack(), without a copy"
 REFUSED = {
-    **dict.fromkeys(("nonzero", "argwhere", "flatnonzero", "compress", "extract", "unique", "unique_all", "unique_counts", "unique_inverse",
-                     "unique_values", "bincount", "histogram"), DATA),
+    **dict.fromkeys(("argwhere", "flatnonzero"), "nonzero() says where, an Array an axis"),
+    **dict.fromkeys(("compress", "extract"), "x[mask] takes what a mask picks; where() keeps the shape"),
+    "unique": "unique_values(), unique_counts(), unique_inverse() or unique_all() say what comes back",
+    **dict.fromkeys(("bincount", "histogram"), "unique_counts() counts the values that there are; numpy() goes on on the host"),
     **dict.fromkeys(("complex64", "complex128", "imag", "angle"), COMPLEX),
     "linalg": DECOMPOSED,
     "fft": "Fourier transforms are other libraries': numpy(), or CuPy by from_dlpack(); vivace.audio has those of speech",

@@ -125,9 +125,9 @@ def roll(x, /, shift, *, axis=None) -> Array:
 
 
 def repeat(x, repeats, /, *, axis=None) -> Array:
-    """Each element so many times. Counts of an Array decide the shape by data: refused."""
+    """Each element so many times. Counts in an Array, one an element of the axis, wait for a GPU: they decide the shape."""
     if isinstance(repeats, Array) and repeats.size != 1:
-        raise UnsupportedError("array.repeat: counts in an Array decide the shape by data; take() with indices of the host, or numpy()")
+        return _repeat_each(x, repeats, axis)
     n = int(repeats)
     if n < 0:
         raise InvalidArgumentError(f"array.repeat: {n} times")
@@ -138,6 +138,25 @@ def repeat(x, repeats, /, *, axis=None) -> Array:
     shape[at] *= n
     before, after = _product(x.shape[:at]), _product(x.shape[at + 1:])
     return broadcast_to(x.reshape((before, x.shape[at], 1, after)), (before, x.shape[at], n, after)).copy().reshape(shape)
+
+
+def _repeat_each(x, counts: Array, axis) -> Array:
+    from vivace.array.creation import arange
+    from vivace.array.reductions import cumulative_sum, searchsorted
+    from vivace.array.reductions import min as least
+
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    at = _axis("repeat", axis, x.ndim)
+    if counts.shape != (x.shape[at],):
+        raise InvalidShapeError(f"array.repeat: counts are {counts.shape}, axis {at} of {x.shape} has {x.shape[at]} elements")
+    if counts.dtype not in (*types.SIGNED, *types.UNSIGNED):
+        raise InvalidDTypeError(f"array.repeat: counts are {counts.dtype}, wanted integers")
+    if counts.size and (low := int(least(counts))) < 0:
+        raise InvalidArgumentError(f"array.repeat: {low} times")
+    ends = cumulative_sum(counts.astype(types.int64))
+    total = int(ends[-1]) if ends.size else 0
+    return take(x, searchsorted(ends, arange(total, dtype=types.int64, device=x.device), side="right"), axis=at)
 
 
 def _product(dims: Sequence[int]) -> int:

@@ -32,6 +32,18 @@ struct MapLaunch {
   Axes outer;
 };
 
+inline constexpr int kTurnEdge = 64;  // of a tile of map_turned
+/// The same where operands lie side by side along another axis than the output: out[line, row, column], in dense along
+/// rows.
+struct TurnedLaunch {
+  uint64_t in[kMaxOperands];  // as in MapLaunch
+  void* out;
+  int64_t rows, columns;
+  int64_t in_row[kMaxOperands], in_column[kMaxOperands], out_row;  // strides; the output's along columns is 1
+  int64_t tiles_a_row, tiles;  // along columns; of a line
+  Axes outer;
+};
+
 /// out[o] = finish(join over r of program(in[o, r])).
 struct FoldLaunch {
   uint64_t in[kMaxOperands];

@@ -53,4 +53,48 @@ __global__ void __launch_bounds__(kMapThreads) map(const __grid_constant__ MapLa
   }
 }
 
+/// Grid: lines * tiles. A block reads a tile along rows, where the operands lie side by side, and writes it along
+/// columns.
+template <class Body, class Offset>
+__global__ void __launch_bounds__(kMapThreads) map_turned(const __grid_constant__ TurnedLaunch a) {
+  using Out = Held<Body::kResult>;
+  constexpr int kStep = kMapThreads / kTurnEdge, kEach = kTurnEdge / kStep, kBatch = 4;  // of a thread; at once
+  __shared__ typename Out::S tile[kTurnEdge][kTurnEdge + 1];
+  const Offset tiles = static_cast<Offset>(a.tiles), across = static_cast<Offset>(a.tiles_a_row);
+  const Offset line = static_cast<Offset>(blockIdx.x) / tiles, number = static_cast<Offset>(blockIdx.x) - line * tiles;
+  const Offset down = number / across;
+  const Offset row = down * kTurnEdge, column = (number - down * across) * kTurnEdge;
+  const int x = static_cast<int>(threadIdx.x) % kTurnEdge, y = static_cast<int>(threadIdx.x) / kTurnEdge;
+  Offset base[kMaxOperands + 1] = {};
+  place<Body::kOperands>(a.outer, line, base);
+  const bool in_rows = row + x < static_cast<Offset>(a.rows), in_columns = column + x < static_cast<Offset>(a.columns);
+#pragma unroll
+  for (int first = 0; first < kEach; first += kBatch) {
+    Body body[kBatch];
+    int64_t unused[kMaxOperands + 1] = {};
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const Offset c = column + y + (first + i) * kStep;
+      if (!in_rows || c >= static_cast<Offset>(a.columns)) continue;
+      Offset at[kMaxOperands + 1];
+#pragma unroll
+      for (int k = 0; k < Body::kOperands; ++k)
+        at[k] = base[k] + (row + x) * static_cast<Offset>(a.in_row[k]) + c * static_cast<Offset>(a.in_column[k]);
+      body[i].load(a.in, at, unused, 1);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      if (in_rows && column + y + (first + i) * kStep < static_cast<Offset>(a.columns))
+        tile[y + (first + i) * kStep][x] = Out::store(body[i].value(0, 0));
+  }
+  __syncthreads();
+  typename Out::S* const out = static_cast<typename Out::S*>(a.out) + base[kOut] + column + x;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Offset r = row + y + i * kStep;
+    if (in_columns && r < static_cast<Offset>(a.rows))
+      out[r * static_cast<Offset>(a.out_row)] = tile[x][y + i * kStep];
+  }
+}
+
 }  // namespace vivace::kernels
