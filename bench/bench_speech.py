@@ -1,13 +1,14 @@
 """Whisper of published shapes on a GPU, random weights: bench/results/<chip>/speech.json.
 
-    python bench/bench_speech.py --facts FILE --out DIR [--cases large-v3,turbo] [--seconds 110] [--tiny]
+    python bench/bench_speech.py --facts FILE --out DIR [--cases large-v3,turbo] [--seconds 110] [--tiny] [--profile]
 
 All times are the host's, from samples in its memory to tokens in its memory. metric=encoder: a window of 30 s, features included. metric=step: one token of
 one window, from texts of two lengths. metric=window: a window and 100 tokens, greedy; metric=beam5 the same tokens by five beams. metric=batch: 64
 windows with 100 tokens each, encoded and decoded together. metric=update: what a stream's update costs (a window encoded, 80 tokens of text read, 8
 made, each followed by cross-attention), and metric=final its last (25 made). metric=streams: 16 streams, an update each 0.5 s, due at times of their own,
 from due to done; with windows=8 those that wait at the same time go through the loop that real ones share (vivace.speech.engine). Weights say nothing, so that the end token is kept away, and no word is heard: delays behind a word are bench_stream.py's. Peers
-are transformers on the same chip on an earlier day. --tiny: two layers, on any device; for a look at this script.
+are transformers on the same chip on an earlier day. --tiny: two layers, on any device; for a look at this script. --profile: what each kind of launch of
+an encoder's window, and of steps of one row and five, takes and would take at the chip's rates; nothing else is measured, and no receipt is written.
 """
 import argparse
 import json
@@ -185,6 +186,14 @@ def alone(name, precision, core, add) -> None:
     row("streams", times, judged=0.99, note=f"{STREAMS} streams, step {STEP} s, busy {busy:.0%} of the time; the longest {max(times):.0f} us; goal is of p99")
 
 
+def profiled(name, precision, core, add) -> None:
+    from bench.bench_vla import print_profile
+
+    print(f"{name} {precision}:")
+    for stage, windows, rows in (("encoder", 1, 0), ("step of 1 row", 0, 1), ("step of 5 rows", 0, 5)):
+        print_profile(precision, stage, core.profile(windows, rows, True))
+
+
 def together(name, precision, core, add) -> None:
     a, n = Asked(core), TOGETHER[0]
 
@@ -205,6 +214,7 @@ def main() -> int:
     p.add_argument("--device", default="cuda")
     p.add_argument("--seconds", type=float, default=110, help="after which no other load begins")
     p.add_argument("--tiny", action="store_true")
+    p.add_argument("--profile", action="store_true")
     args = p.parse_args()
     began = time.monotonic()
     import vivace
@@ -228,6 +238,8 @@ def main() -> int:
     find_compiler(args.device)
     cases, failed = [tuple(c.split(":")) for c in args.cases.split(",")], 0
     jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (SHARED, shared), (TOGETHER, together)) for name, precision in cases if measure is alone or precision == "bf16"]
+    if args.profile:
+        jobs = [(name, precision, *ALONE, profiled) for name, precision in cases]
     with tempfile.TemporaryDirectory() as into:
         if args.device != "cpu":
             warm([j[:4] for j in jobs], args.device, into, 75)
