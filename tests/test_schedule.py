@@ -351,6 +351,20 @@ def test_closed_while_it_runs(gpu):
     vivace.Scheduler("cpu").close()  # its place is free
 
 
+def test_a_closed_model_gives_its_place_back(gpu):
+    """Its share is others' as soon as it is closed, though its caller still has answers of it, read to the end or not."""
+    half = vivace.burstable(min_share=0.6)
+    with text(gpu, qos=half) as llm:
+        answers = [llm._stream(IDS[:9], None, max_tokens=n) for n in (3, 100)]
+        assert len(list(answers[0])) == 3
+        assert not gpu.evaluate(PATH, half, name="next", worst_ms=20).admitted
+    assert not gpu.stats() and gpu.evaluate(PATH, half, name="next", worst_ms=20).admitted
+    with bad(vivace.ClosedError, "closed"):
+        list(answers[1])
+    with text(gpu, qos=half):  # of the same name
+        assert list(gpu.stats()) == ["llm"]
+
+
 def test_a_call_that_fails_leaves_no_gate_shut(gpu):
     arm, llm = policy(gpu), text(gpu)
     with bad(vivace.Error, "state"):

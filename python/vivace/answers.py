@@ -179,7 +179,6 @@ class _Reader:
     def __init__(self, model, request, *, prompt_tokens, decode=None, bias=None, stops=(), begun=None):
         self._model, self._request, self._begun = model, request, begun
         self._given: list[int] = []  # tokens
-        self._core = model._live
         self._decode, self._bias = decode or (lambda token: ""), bias
         self._stops = StopText(stops) if stops else None
         self._tokens: list[int] = []  # for the mask
@@ -207,7 +206,7 @@ class _Reader:
                 self._end()
 
     def _masked(self) -> bytes:
-        inside = _masking.set((self._core, self._request.number))
+        inside = _masking.set((self._model._live, self._request.number))
         try:
             return self._bias.masked(self._tokens)
         finally:
