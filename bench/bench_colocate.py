@@ -15,7 +15,9 @@ Rows: clock=wall is predict() as its caller sees it, clock=device what the devic
 --calls FOLDER keeps every call of a window: when it began, both clocks, the chip's clock behind it, and what the scheduler saw meanwhile (a step of a
 prompt, say). --stretch-ms and --chunk are the language model's: others of its gates' distance and of the tokens that a step of a prompt takes.
 wait_*_us: what a call waited for others: for its turn, and what the device took for it over the median of calls alone; wait_limit_us is its bound, the longest
-stretch and 100 us. `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
+stretch and 100 us. A chip at its limit of power lowers its clock, and then calls take longer that wait for nobody. Rows whose neighbour is that busy (prompts, chats) therefore
+have calls of their own to be compared with, ROW-held: in the same load at the same pace, the neighbour stands still from a millisecond before each call until it is over. Of such
+rows wait_*_us is over their median, p*_over_held beside p*_over_alone. `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
 calls leave of its rate alone, which is measured once every sequence has begun to answer, with answers that end one after the other. --rows names windows of b1, more and three; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
 """
 import argparse
@@ -41,9 +43,10 @@ from tools.receipt import CUT, Receipt  # noqa: E402
 
 PARTS = ("b1", "more", "three", "two", "torch")
 SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "poisson": 6, "bursts": 6, "hz50": 6, "drift": 6,
-           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "three": 8, "asr": 8, "two": 8, "torch": 8}
+           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "held": 3, "three": 8, "asr": 8, "two": 8, "torch": 8}
 SPEECH, SPEECH_SHARE = "whisper-large-v3-turbo", 0.1  # of the device's time that it is promised at least
 BESIDE_US = 100  # that a call may wait beside the longest stretch
+HELD_S = 0.001  # before a call that nobody may run beside: several of the longest stretches
 SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "vivace/models/whisper/*.cc",
            "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]
 
@@ -123,8 +126,14 @@ def bursts(hz, seconds):
     return [at for i in range(max(1, int(hz * seconds / 3))) for at in [3 * i / hz] * 3]
 
 
-def observe(policy, given, starts, clock=None) -> Calls:
-    """`clock`: asked behind every call."""
+def sleep_until(at):
+    left = at - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+def observe(policy, given, starts, clock=None, neighbour=None) -> Calls:
+    """`clock`: asked behind every call. `neighbour`: (pause, resume) of who stands still from HELD_S before each call until it is over."""
     out = Calls()
     for _ in range(3):
         policy.predict(**given, seed=0)
@@ -132,13 +141,18 @@ def observe(policy, given, starts, clock=None) -> Calls:
     gc.disable()  # a robot's loop in C++ has none
     begun = time.perf_counter()
     for seed, start in enumerate(starts):
-        left = begun + start - time.perf_counter()
-        if left > 0:
-            time.sleep(left)
-        out.late += left < -0.001
+        due = begun + start
+        if neighbour:
+            sleep_until(due - HELD_S)
+            neighbour[0]()
+            due = max(due, time.perf_counter() + HELD_S)
+        sleep_until(due)
         at = time.perf_counter()
+        out.late += at - begun - start > 0.001
         policy.predict(**given, seed=seed)
         out.wall.append(1e6 * (time.perf_counter() - at))
+        if neighbour:
+            neighbour[1]()
         out.device.append(policy.device_us())
         out.began.append(1e6 * at)
         if clock:
@@ -267,21 +281,35 @@ class Part:
             return False
         return True
 
-    def calls(self, case, calls, note="", **more):
-        """Rows of a window, one a clock; the first window is what the others are compared with."""
+    def calls(self, case, calls, note="", held=None, **more):
+        """Rows of a window, one a clock; the first window is what the others are compared with, and `held` where it has such calls."""
         if self.alone is None:
             self.alone = calls
-        for clock, times, base in (("wall", calls.wall, self.alone.wall), ("device", calls.device, self.alone.device)):
+        if calls.mhz:
+            more["sm_mhz_p50"] = quantile(calls.mhz, 0.5)
+            note += f"{'; ' if note else ''}{more['sm_mhz_p50']} MHz"
+        for clock in ("wall", "device"):
+            times = getattr(calls, clock)
             if not times or not max(times):
                 continue
-            p = {"p50_us": quantile(times, 0.5), "p99_us": quantile(times, 0.99), "p999_us": quantile(times, 0.999)}
-            ratio = {f"{k.removesuffix('_us')}_over_alone": p[k] / quantile(base, q) for k, q in (("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999))}
-            said = f"p99.9 {ratio['p999_over_alone']:.3f} of alone; {calls.late} of {len(times)} calls late" + (f"; {note}" if note else "")
+            asked = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+            p = {f"{k}_us": quantile(times, q) for k, q in asked.items()}
+            ratio = {f"{k}_over_{name}": p[f"{k}_us"] / quantile(getattr(base, clock), q) for name, base in (("alone", self.alone), ("held", held)) if base for k, q in asked.items()}
+            beside = f", {ratio['p999_over_held']:.3f} of held" if held else ""
+            said = f"p99.9 {ratio['p999_over_alone']:.3f} of alone{beside}; {calls.late} of {len(times)} calls late" + (f"; {note}" if note else "")
             self.emit(op="e2e", case=f"policy={self.s.policy.name},{case},clock={clock}", dtype=self.s.precision, tool="host clock" if clock == "wall" else "device events",
                       **p, max_us=max(times), n=len(times), **ratio, **more, note=said)
 
-    def window(self, row, case, policy, starts, writer=None, rate_alone=None, gpu=None, llm="llm"):
-        """Calls beside a writer that is running; what it writes meanwhile."""
+    def held(self, row, case, policy, gpu, llm):
+        """Calls that nobody runs beside, at the clock that the load of a row leaves the chip."""
+        calls = observe(policy, self.s.given, paced(self.s.hz, self.seconds("held")), self.clock(), (lambda: gpu.pause(llm), lambda: gpu.resume(llm)))
+        self.keep(f"{row}-held", calls)
+        self.calls(f"held=1,{case}", calls, row=f"{row}-held")
+        return calls
+
+    def window(self, row, case, policy, starts, writer=None, rate_alone=None, gpu=None, llm="llm", held=None):
+        """Calls beside a writer that is running; what it writes meanwhile. `held`: who stands still in calls to compare with, which go first."""
+        held = self.held(row, case, policy, gpu, held) if held else None
         before, first, begun = gpu.stats() if gpu else None, writer.count() if writer else 0, time.perf_counter()
         calls = observe(policy, self.s.given, starts, self.clock())
         took = time.perf_counter() - begun
@@ -297,7 +325,7 @@ class Part:
         if gpu:
             stats = gpu.stats()
             steps = [length for tenant, kind, when, length in gpu.trace() if tenant == llm and kind == "step"][-int(stats[llm]["calls"] - before[llm]["calls"]) or None:] if llm in stats else []
-            more |= self.waits(calls, gpu)
+            more |= self.waits(calls, gpu, held)
             arm = {k: stats["arm"][k] - before["arm"][k] for k in ("missed", "rejected", "overruns", "lost", "demoted")}
             more |= arm | {"bound_us": max((r["bound_us"] for r in stats.values() if r["class"] != "guaranteed"), default=None)}
             more["wait_limit_us"] = more["bound_us"] + BESIDE_US
@@ -305,12 +333,13 @@ class Part:
             if steps:
                 more |= {"step_p50_us": quantile(steps, 0.5), "step_p99_us": quantile(steps, 0.99), "step_max_us": max(steps)}
                 note += f"; a step p50 {more['step_p50_us']:.0f} p99 {more['step_p99_us']:.0f} max {more['step_max_us']:.0f} us"
-        self.calls(case, calls, note, row=row, **more)
+        self.calls(case, calls, note, held, row=row, **more)
         return calls
 
-    def waits(self, calls, gpu) -> dict:
-        """What each call waited for others: its turn as the scheduler saw it, and its time on the device over the median of those alone."""
-        clock, alone = (calls.device, self.alone.device) if max(self.alone.device) else (calls.wall, self.alone.wall)
+    def waits(self, calls, gpu, held=None) -> dict:
+        """What each call waited for others: its turn as the scheduler saw it, and its time on the device over the median of those alone, or `held`."""
+        base = held or self.alone
+        clock, alone = (calls.device, base.device) if max(base.device) else (calls.wall, base.wall)
         usual, turns = quantile(alone, 0.5), [0.0] * len(clock)
         for tenant, kind, when, length in gpu.trace():
             if tenant == "arm" and kind == "wait" and (call := bisect.bisect_right(calls.began, when) - 1) >= 0:
@@ -390,7 +419,7 @@ def part_more(p):
                     try:
                         writer.running(prompt if prompts else 2 * streams)
                         rate = writer.rate(max(0.3, 2 * min(1.0, p.scale)))
-                        p.window(row, f"mode=gated,beside={s.large.name},{'metric=prompts,' if prompts else ''}batch={streams},ctx={prompt},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds(row)), writer, rate, gpu, row)
+                        p.window(row, f"mode=gated,beside={s.large.name},{'metric=prompts,' if prompts else ''}batch={streams},ctx={prompt},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds(row)), writer, rate, gpu, row, row if prompts else None)
                     finally:
                         writer.close()
                 gc.collect()
@@ -403,7 +432,7 @@ def part_more(p):
                         talk.running(2 * chats)
                         long.running(s.prefill)
                         rate, first, begun = talk.rate(max(0.3, 2 * min(1.0, p.scale))), long.count(), time.perf_counter()
-                        p.window("chats", f"mode=gated,beside={s.large.name},batch={chats},ctx={ctx},prompts={s.prefill},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("chats")), talk, rate, gpu, "chats")
+                        p.window("chats", f"mode=gated,beside={s.large.name},batch={chats},ctx={ctx},prompts={s.prefill},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("chats")), talk, rate, gpu, "chats", "chats")
                         p.emit(op="e2e", case=f"mode=gated,beside={s.large.name},batch={chats},prompts={s.prefill},metric=prompts", dtype=llm.report()["precision"], row="chats", **{"pass": None},
                                note=f"{(long.count() - first) / (time.perf_counter() - begun):.0f} tokens/s of prompts meanwhile")
                     finally:

@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,8 @@ def test_rows_of_speech_and_of_chats(tmp_path):
     assert asr["tokens_per_s"] > 0 and "prompts meanwhile" in rows["chats", ""]["note"]
     shares = {c.split("tenant=")[1].split(",")[0]: share for c, share in [(r["case"], r["device_share"]) for r in all_rows if "metric=share" in r["case"]]}
     assert set(shares) == {"large", "asr"} and all(share > 0 for share in shares.values()) and sum(shares.values()) < 1.05, shares
+    held = rows["chats-held", "wall"]
+    assert held["n"] >= 2 and chats["p999_over_held"] == pytest.approx(chats["p999_us"] / held["p999_us"], rel=1e-3) and "p999_over_held" not in held and "of held" in chats["note"]
     assert rows["asr", ""]["n"] >= 1 and rows["asr", ""]["p50_us"] > 0 and re.search(r"[1-9]\d* gates", rows["asr", ""]["note"])
     assert "wait us" in done.stdout
 
@@ -88,6 +91,19 @@ def test_what_a_call_waited():
     assert part.waits(calls, gpu) == {"wait_p50_us": 30.0, "wait_p99_us": 50.0, "wait_max_us": 50.0}
     part.alone.device = [0.0] * 3
     assert part.waits(calls, gpu)["wait_max_us"] == 230.0
+    held = bench_colocate.Calls()  # a chip that was slower then: no call waited so long
+    held.device, held.wall = [130.0, 140.0, 150.0], [500.0] * 3
+    assert part.waits(calls, gpu, held) == {"wait_p50_us": 10.0, "wait_p99_us": 30.0, "wait_max_us": 30.0}
+
+
+def test_a_neighbour_stands_still():
+    """From before a call until it is over, and at the pace of the calls."""
+    said = []
+    policy = type("Policy", (), {"predict": lambda _, seed: said.append(("call", time.perf_counter())), "device_us": lambda _: 5.0})()
+    calls = bench_colocate.observe(policy, {}, [0.02, 0.04], lambda: 1980, tuple(lambda n=n: said.append((n, time.perf_counter())) for n in ("pause", "resume")))
+    assert [what for what, _ in said] == ["call"] * 3 + ["pause", "call", "resume"] * 2 and calls.mhz == [1980] * 2 and len(calls.wall) == 2
+    at = [when for _, when in said]
+    assert at[4] - at[3] >= bench_colocate.HELD_S and at[7] - at[6] >= bench_colocate.HELD_S
 
 
 def test_answers_end_one_after_the_other():
