@@ -9,6 +9,7 @@ dlpack    an array to torch and back
 map, fold calls on arrays of 256 MB, beside copying as many bytes
 chain     five functions in one kernel, beside torch eager and torch.compile
 matmul    A @ B, bf16, B row-major and a transposed view, beside torch (cuBLASLt)
+order     a sort, a running sum, a transposed copy
 first     a function's first call: it compiles, or comes from the disk cache
 Rows of a result that is not the peer's are rows that do not pass. The device is asleep until a row's calls are all queued, so that none of them
 waits for the host; peers run in turn with ours.
@@ -280,6 +281,20 @@ class Bench:
         for layout, right in (("row_major", b), ("transposed", turned)):
             self.timed("matmul", f"B={layout},M={side},N={side},K={side}", lambda _, a, b: a @ b, [a, right], dtype=dtype, flops=2 * side**3, tolerance=0.02)
 
+    def order(self):
+        """Rows of f32: a sort, a running sum, a gather of rows, and a transposed copy; bytes are the least, not what passes move."""
+        p, n = self.place, 4096 if self.place.tiny else 1 << 20
+        x = p.draw((1, n), "f32", 13)
+        side = 64 if p.tiny else 4096
+        square = p.draw((side, side), "bf16" if p.gpu else "f32", 14)
+        item = 2 if p.gpu else 4
+        sort = lambda m, x: x.sort(dim=-1)[0] if m is p.torch else m.sort(x, axis=-1)  # noqa: E731
+        total = lambda m, x: x.cumsum(-1) if m is p.torch else m.cumulative_sum(x, axis=-1) if m is array or m is np else m.cumsum(x, axis=-1)  # noqa: E731
+        turn = lambda m, x: x.T.contiguous() if m is p.torch else np.ascontiguousarray(x.T) if m is np else x.T.copy()  # noqa: E731
+        self.timed("order", f"call=sort,N={n}", sort, [x], dtype="f32", bytes=8 * n)
+        self.timed("order", f"call=cumulative_sum,N={n}", total, [{k: abs(v) for k, v in x.items()}], dtype="f32", bytes=8 * n, tolerance=1e-3)
+        self.timed("order", f"call=transposed_copy,M={side},N={side}", turn, [{k: v for k, v in square.items() if k != "cupy"}], dtype="bf16" if p.gpu else "f32", bytes=2 * side * side * item)
+
     def first(self):
         if not self.place.gpu:
             return  # nothing compiles on a CPU
@@ -303,7 +318,7 @@ def main():
     facts = json.loads(args.facts.read_text())
     bench = Bench(Place(args.device, args.tiny), facts["limits"], time.monotonic() + args.seconds)
     array.set_default_device(args.device)
-    for part in (bench.host, bench.loop, bench.dlpack, bench.map, bench.fold, bench.chain, bench.matmul, bench.first):
+    for part in (bench.host, bench.loop, bench.dlpack, bench.map, bench.fold, bench.chain, bench.matmul, bench.order, bench.first):
         bench.attempt(part)
     place = bench.place
     facts["versions"] = facts["versions"] | {"numpy": np.__version__} | {m.__name__: m.__version__ for m in (place.torch, place.cupy) if m}

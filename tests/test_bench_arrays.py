@@ -18,6 +18,6 @@ def test_rows_of_a_run(tmp_path):
     data = json.loads((tmp_path / "bench/results/cpu/arrays.json").read_text())
     assert not errors(data, "arrays"), errors(data, "arrays")
     rows = {(r["op"], r["case"], r["dtype"]): r for r in data["rows"]}
-    assert {op for op, _, _ in rows} == {"host", "loop", "dlpack", "map", "fold", "chain", "matmul"} and all(r["pass"] for r in rows.values())
+    assert {op for op, _, _ in rows} == {"host", "loop", "dlpack", "map", "fold", "chain", "matmul", "order"} and all(r["pass"] for r in rows.values())
     add = rows["map", "call=add,M=256,N=256", "f32"]
     assert add["peer"] == "numpy" and add["ratio"] > 0 and add["bytes"] == 3 * 256 * 256 * 4 and len([r for r in rows if r[0] == "fold"]) == 12

@@ -22,16 +22,17 @@ ACTS = {
 }
 
 
-def mixture(x, experts, scales, w1, w2, kind, first=0):
+def mixture(x, experts, scales, w1, w2, kind, first=0, b1=None, b2=None):
     x, w1, w2 = (to_f64(a) for a in (x, w1, w2))
+    b1, b2 = (np.zeros(w.shape[:2]) if b is None else to_f64(b) for b, w in ((b1, w1), (b2, w2)))
     out, act = np.zeros((len(x), w2.shape[1])), ACTS[kind]
     for t, (chosen, weights) in enumerate(zip(experts, scales)):
         for e, s in zip(chosen - first, weights):
             if not 0 <= e < len(w1):
                 continue
-            row = w1[e] @ x[t]
+            row = w1[e] @ x[t] + b1[e]
             hidden = act(row[len(row) // 2 :]) * row[: len(row) // 2] if kind in (ActivationType.Swiglu, ActivationType.Geglu) else act(row)
-            out[t] += float(s) * (w2[e] @ hidden)
+            out[t] += float(s) * (w2[e] @ hidden + b2[e])
     return out
 
 
@@ -57,6 +58,31 @@ def test_experts(home, kind, seed):
     want, given = mixture(half, experts, scales, v1, v2, kind), put(home, np.zeros(want.shape, np.float32))
     assert flashinfer.fused_moe.cutlass_fused_moe(half, put(home, experts), put(home, scales), v1, v2, given.dtype, [], output=given, activation_type=kind)[0] is given
     assert np.abs(to_f64(given) - want).max() <= 2.0**-6 * max(0.05, np.abs(want).max())
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", [ActivationType.Swiglu, ActivationType.Relu])
+def test_biases(home, kind, seed):
+    for dtype, bound in (("float32", 1e-5), ("bfloat16", 2.0**-6)):
+        x, experts, scales, w1, w2 = drawn(home, seed, kind == ActivationType.Swiglu, dtype)
+        r = np.random.default_rng(seed + 100)
+        b1, b2 = (put(home, r.standard_normal(tuple(w.shape[:2]), np.float32)) for w in (w1, w2))
+        experts[0, 0] = -1  # a choice of no expert has no bias either
+        call = lambda **more: flashinfer.cutlass_fused_moe(x, put(home, experts), put(home, scales), w1, w2, put(home, scales).dtype, None, activation_type=kind, **more)[0]  # noqa: E731
+        for one, two in ((b1, b2), (b1, None), (None, b2)):
+            want = mixture(x, experts, scales, w1, w2, kind, b1=one, b2=two)
+            assert np.abs(to_f64(call(fc1_expert_biases=one, fc2_expert_biases=two)) - want).max() <= bound * max(1, np.abs(want).max())
+        want = mixture(x, experts, scales, w1, w2, kind)
+        assert np.abs(to_f64(call(fc2_expert_biases=b2, tp_size=2, tp_rank=1)) - want).max() <= bound * max(1, np.abs(want).max())
+
+
+def test_names_of_shuffled_weights_say_the_way_out(home):
+    for name in ("trtllm_bf16_moe", "trtllm_fp8_per_tensor_scale_moe", "trtllm_fp8_block_scale_moe", "trtllm_fp4_block_scale_moe", "mono_moe"):
+        assert not hasattr(flashinfer.fused_moe, name)
+        with pytest.raises(vivace.UnsupportedError, match=f"fused_moe.{name}: refused: .*cutlass_fused_moe takes plain weights"):
+            getattr(flashinfer.fused_moe, name)
+    with pytest.raises(AttributeError, match="no attribute 'trtllm_moe'"):
+        flashinfer.fused_moe.trtllm_moe
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -116,7 +142,9 @@ def bad_calls(home):
     route = lambda *args: flashinfer.fused_topk_deepseek(w2[0], w2[0, 0], *args, put(home, np.ones((8, 2), np.float32)), put(home, np.ones((8, 2), np.int32)))  # noqa: E731
     codes = put(home, np.ones((2, 8), np.uint8))
     return {
-        "biases": (lambda: call(fc1_expert_biases=w1), vivace.UnsupportedError, "fc1_expert_biases is not served"),
+        "a bias": (lambda: call(fc1_expert_biases=w1), vivace.InvalidShapeError, "wanted \\[3, 32\\]"),
+        "another bias": (lambda: call(fc2_expert_biases=w1[:, :16, 0]), vivace.InvalidShapeError, "wanted \\[3, 8\\]"),
+        "a bias of codes": (lambda: call(fc2_expert_biases=codes), vivace.InvalidDTypeError, "fc2_expert_biases is uint8"),
         "scales": (lambda: call(quant_scales=[scales]), vivace.UnsupportedError, "quant_scales: quantized experts"),
         "a flag": (lambda: call(min_latency_mode=True), vivace.UnsupportedError, "min_latency_mode"),
         "a new flag": (lambda: call(use_packed_weights=True), vivace.UnsupportedError, "use_packed_weights"),

@@ -4,6 +4,7 @@ from enum import IntEnum
 import numpy as np
 
 from vivace import ops
+from vivace.array.refused import RefusedName
 from vivace.compat.arrays import arange, as_i32, cast, check, dense, dtype_name, empty, f32, is_torch, where
 from vivace.errors import InvalidArgumentError, InvalidDTypeError, InvalidShapeError, UnsupportedError
 
@@ -21,8 +22,8 @@ _ACTS = {ActivationType.Gelu: ("gelu_tanh", False), ActivationType.Relu: ("relu"
 
 
 def _grouped(experts, first, count):
-    """(token, place, offsets, weightless) of choices [T, K], by expert in the order of tokens: what ops.moe_route gives of logits. A choice that is
-    not of [first, first + count) comes last, behind every group. Nothing waits."""
+    """(token, place, offsets, absent, expert) of choices [T, K], by expert in the order of tokens: what ops.moe_route gives of logits, which choices are
+    of no expert here, and each row's expert. A choice that is not of [first, first + count) comes last, behind every group. Nothing waits."""
     T, K = experts.shape
     local = experts - first
     flat = where((local >= 0) & (local < count), local, count).reshape(-1)
@@ -37,7 +38,7 @@ def _grouped(experts, first, count):
         offsets = np.searchsorted(flat[order], np.arange(count + 1))
         place = np.empty_like(order)
         place[order] = np.arange(T * K)
-    return as_i32(order // K), as_i32(place.reshape(T, K)), as_i32(offsets), (local < 0) | (local >= count)
+    return as_i32(order // K), as_i32(place.reshape(T, K)), as_i32(offsets), (local < 0) | (local >= count), flat[order]
 
 
 def cutlass_fused_moe(input, token_selected_experts, token_final_scales, fc1_expert_weights, fc2_expert_weights, output_dtype, quant_scales=None, fc1_expert_biases=None,
@@ -47,16 +48,18 @@ def cutlass_fused_moe(input, token_selected_experts, token_final_scales, fc1_exp
     """[out], out [T, N]: of input [T, H] the experts token_selected_experts [T, K], weighted by token_final_scales [T, K] and summed in float32.
     fc1_expert_weights [E, 2 M, H] have each expert's M rows of up, then its M rows of the gate ([E, M, H] where activation_type is
     not gated); fc2_expert_weights [E, N, M]. Of ep_size ranks, E experts each, those of ep_rank add to the result; a choice of no rank adds
-    nothing. float32, bfloat16 or float16, weights in input's type or another of these."""
+    nothing. float32, bfloat16 or float16, weights in input's type or another of these. Biases [E, 2 M] ([E, M]) and [E, N] of any of these types are
+    added in float32 before the product is rounded; fc2's on tp_rank 0 alone."""
     where_ = "cutlass_fused_moe"
-    asked = {"fc1_expert_biases": fc1_expert_biases, "fc2_expert_biases": fc2_expert_biases, "input_sf": input_sf, "swiglu_alpha": swiglu_alpha, "swiglu_beta": swiglu_beta,
+    asked = {"input_sf": input_sf, "swiglu_alpha": swiglu_alpha, "swiglu_beta": swiglu_beta,
              "swiglu_limit": swiglu_limit, "enable_alltoall": enable_alltoall or None, "use_deepseek_fp8_block_scale": use_deepseek_fp8_block_scale or None,
              "use_w4_group_scaling": use_w4_group_scaling or None, "use_mxfp8_act_scaling": use_mxfp8_act_scaling or None, "min_latency_mode": min_latency_mode or None}
     for name, value in (asked | others).items():
         if value is not None and value is not False:
-            raise UnsupportedError(f"flashinfer: {where_}: {name} is not served: experts are float32, bfloat16 or float16, without biases and limits")
+            raise UnsupportedError(f"flashinfer: {where_}: {name} is not served: experts are float32, bfloat16 or float16, without limits")
     if quant_scales is not None and len(quant_scales):
-        raise UnsupportedError(f"flashinfer: {where_}: quant_scales: quantized experts are not served; ops.moe_mlp takes GGUF's block formats")
+        raise UnsupportedError(f"flashinfer: {where_}: quant_scales: quantized experts are not served: ops.grouped_gemm multiplies by 16-bit, float32 and GGUF's block "
+                               "formats; dequantize the experts once, as they are loaded, or give ops.moe_mlp blocks (`vivace convert --dtype q8_0`)")
     if activation_type not in _ACTS:
         raise UnsupportedError(f"flashinfer: {where_}: activation_type {activation_type!r} is not served; {', '.join(a.name for a in _ACTS)} are")
     act, gated = _ACTS[activation_type]
@@ -80,20 +83,59 @@ def cutlass_fused_moe(input, token_selected_experts, token_final_scales, fc1_exp
         raise InvalidShapeError(f"flashinfer: {where_}: output is {list(out.shape)}, wanted {[T, N]}")
     if 0 in out.shape:
         return [out]
-    token, place, offsets, absent = _grouped(experts, ep_rank * E, E)
+    biases = [_bias(where_, name, b, (E, n), x) for name, b, n in (("fc1_expert_biases", fc1_expert_biases, w1.shape[1]), ("fc2_expert_biases", fc2_expert_biases, N))]
+    token, place, offsets, absent, expert = _grouped(experts, ep_rank * E, E)
     rows = offsets[E:]  # those of an expert that is here
     gathered, both, hidden, parts = (empty((T * K, n), x) for n in (x.shape[1], w1.shape[1], M, N))
     ops.embedding(dense(x), token, out=gathered, rows=rows)
-    ops.grouped_gemm(gathered, dense(w1), offsets, out=both)
+    both = _product(gathered, w1, offsets, both, biases[0], expert)
     if gated:
         ops.act_mul(gate=both[:, M:], up=both[:, :M], out=hidden, act=act, rows=rows)
     else:
         ops.act_mul(gate=both, out=hidden, act=act, rows=rows)
     parts[...] = 0  # rows that no group writes meet a weight of 0, which must not be NaN times 0
-    ops.grouped_gemm(hidden, dense(w2), offsets, out=parts)
+    parts = _product(hidden, w2, offsets, parts, biases[1] if tp_rank == 0 else None, expert)
     weights = cast(scales, f32(x))
     ops.moe_combine(parts, place, dense(where(absent, 0.0, weights)), out=out)
     return [out]
+
+
+def _bias(call, name, bias, shape, like):
+    """A bias of every expert in float32, with a row of zeros behind them for rows of no expert; None stays None."""
+    if bias is None:
+        return None
+    if dtype_name(check(bias, name)) not in _PLAIN:
+        raise InvalidDTypeError(f"flashinfer: {call}: {name} is {dtype_name(bias)}: float32, bfloat16 and float16 are served")
+    if tuple(bias.shape) != shape:
+        raise InvalidShapeError(f"flashinfer: {call}: {name} is {list(bias.shape)}, wanted {list(shape)}")
+    padded = empty((shape[0] + 1, shape[1]), like, f32(like))
+    padded[:-1], padded[-1] = cast(bias, f32(like)), 0
+    return padded
+
+
+def _product(x, w, offsets, out, bias, expert):
+    """Rows of x by their expert's w, into `out`; with a bias both are added in float32, and rounded once."""
+    if bias is None:
+        ops.grouped_gemm(x, dense(w), offsets, out=out)
+        return out
+    wide = empty(tuple(out.shape), out, f32(out))
+    wide[...] = 0  # rows of no expert
+    ops.grouped_gemm(x, dense(w), offsets, out=wide)
+    return cast(wide + bias[expert], out.dtype)
+
+
+_SHUFFLED = ("its weights are shuffled, and some of them quantized, for the kernels of other chips; cutlass_fused_moe takes plain weights [E, 2 M, H] and [E, N, M], "
+             "fused_topk_deepseek or torch.topk the routing")
+_REFUSED = {**dict.fromkeys(("trtllm_bf16_moe", "trtllm_bf16_routed_moe", "trtllm_fp8_per_tensor_scale_moe", "trtllm_fp8_block_scale_moe", "trtllm_fp8_block_scale_routed_moe", "trtllm_fp4_block_scale_moe",
+                             "trtllm_fp4_block_scale_routed_moe", "trtllm_mxint4_block_scale_moe"), _SHUFFLED),
+            "mono_moe": _SHUFFLED}
+
+
+def __getattr__(name):
+    """AttributeError, so that hasattr() is false; of names that are refused on purpose it says the way out."""
+    if name in _REFUSED:
+        raise RefusedName(f"flashinfer: fused_moe.{name}: refused: {_REFUSED[name]}", name=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def fused_topk_deepseek(scores, bias, n_group, topk_group, topk, routed_scaling_factor, topk_values, topk_indices, launch_with_pdl=True, routing_replay_out=None):
