@@ -229,6 +229,8 @@ FAULTS = [
     ("gemm: of two groups that dequantize both copy a tile's first elements", K + "gemm/mixed_input.cuh", "next_tile = i, next_copy = group, wrap()", "next_tile = i, next_copy = 0, wrap()", table("gemm")),
     ("gemm: prefill with quantized weights does not wait", K + "gemm/mixed_input.cuh", "ptx::touch_parameters(args);\n    ptx::dependency_wait();\n", "", waits("gemm", "and constant")),
     ("norm_gemm does not wait", K + "gemm/norm_gemm.cuh", "ptx::touch_parameters(args.norm);\n    ptx::dependency_wait();\n", "", waits("norm_gemm", "and constant")),
+    ("norm_gemm: no bias of the norm", K + "gemm/norm_gemm.cuh", "return __fadd_rn(v, b); }", "return v; }", table("norm_gemm")),
+    ("norm_gemm: the mean stays", K + "gemm/norm_gemm.cuh", "kLayer ? __fsub_rn(v, mean) : v", "v", table("norm_gemm")),
     ("norm_gemm: the end of a row is not in its sum", K + "gemm/norm_gemm.cuh", "if (column(g) < a.H) x[g]", "if (column(g) + kNormGroup < a.H) x[g]", table("norm_gemm")),
     ("norm_gemm: tokens lie in the first one's order", K + "gemm/norm_gemm.cuh", "((byte / 16) ^ (line % 8)) * 16", "((byte / 16) ^ (line % 8 / 8)) * 16", table("norm_gemm")),
     ("norm_gemm: no scale of the adaptive norm", K + "gemm/norm_gemm.cuh", "if (a.scale != nullptr) each(", "if (a.scale == a.x) each(", table("norm_gemm")),

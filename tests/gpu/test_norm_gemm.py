@@ -21,7 +21,8 @@ SHAPES = [(1, 6144, 4096, 0, 0, 0), (1, 6144, 4096, 1, 0, 0), (1, 1024, 8192, 1,
 
 @pytest.mark.parametrize("T, N, K, eight, gated, adaptive", SHAPES)
 @pytest.mark.parametrize("kind", ["normal", "huge", "zero"])
-def test_bits_of_the_two(T, N, K, eight, gated, adaptive, kind):
+@pytest.mark.parametrize("layer", [False, True])
+def test_bits_of_the_two(T, N, K, eight, gated, adaptive, layer, kind):
     g = torch.Generator(device="cuda").manual_seed(T * N + K)
     draw = lambda *shape: torch.randn(*shape, generator=g, device="cuda")  # noqa: E731
     x = draw(T, K) * {"normal": 1.0, "huge": 1e18, "zero": 0.0}[kind]
@@ -33,17 +34,18 @@ def test_bits_of_the_two(T, N, K, eight, gated, adaptive, kind):
     rows = {"weight": (draw(K) * 0.1).to(BF16)}
     if adaptive:
         rows |= {"scale": draw(3, K).to(BF16), "shift": draw(3, K).to(BF16), "ada_row": torch.arange(T, device="cuda", dtype=torch.int32) % 4 - (T > 1) * 1}
+    norm, bias = ({"kind": "layer"}, {"bias": (draw(K) * 0.1).to(BF16)}) if layer else ({}, {})
     norm_scale = torch.tensor([0.013], device="cuda") if eight else None
     quant = {"out_scale": norm_scale} if eight else {}
     valid = torch.tensor([max(T - 1, 1)], device="cuda", dtype=torch.int32)
-    ops.norm(x=x, out=normed, rows=valid, weight_plus_one=True, eps=1e-5, **rows, **quant)
+    ops.norm(x=x, out=normed, rows=valid, weight_plus_one=True, eps=1e-5, **norm, **bias, **rows, **quant)
     product = {"x": normed, "w": w, "out": two, "rows": valid} | ({"x_scale": norm_scale} if eight else {})
     if gated:
         ops.gated_gemm(act="silu", **product)
     else:
         ops.gemm(epilogue="relu", **product)
     call = {"x": x, "w": w, "normed": torch.empty_like(normed), "out": one, "rows": valid, "weight_plus_one": True, "eps": 1e-5, "gated": bool(gated), "epilogue": "silu" if gated else "relu"}
-    call |= rows | ({"normed_scale": norm_scale} if eight else {})
+    call |= norm | {f"norm_{k}": v for k, v in bias.items()} | rows | ({"normed_scale": norm_scale} if eight else {})
     if CAPABILITY == 90:
         fused = True
         try:

@@ -41,7 +41,8 @@ TEST_F(LayerOpsTest, AFoldedNormHasTheBitsOfTwoOps) {
     for (const bool gated : {false, true}) {
       LayerOps op(rec_, 1e-5, "f32", plus_one);
       const Matrix m{draw(Shape(N, K)), draw(Shape(N))};
-      const NormBy by{.weight = draw(Shape(K))};
+      NormBy by{.weight = draw(Shape(K))};
+      if (!plus_one) by.bias = draw(Shape(K)), by.kind = "layer";
       const Tensor x = draw(Shape(T, K)), residual = draw(Shape(T, N));
       const int64_t width = gated ? N / 2 : N;
       const Tensor want = draw(Shape(T, width)), got = draw(Shape(T, width));

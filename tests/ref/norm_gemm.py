@@ -7,12 +7,12 @@ from tests.ref import norm
 from tests.ref.common import Case, Inputs
 
 SCRATCH = ("normed",)
-NORM_PORTS, NORM_ATTRS = ("x", "weight", "scale", "shift", "ada_row"), ("eps", "weight_plus_one")
+NORM_PORTS, NORM_ATTRS = ("x", "weight", "norm_bias", "scale", "shift", "ada_row"), ("kind", "eps", "weight_plus_one")
 
 
 def _first(inputs, attrs, dtypes):
     """The norm's inputs, attributes and dtypes."""
-    given = {k: inputs[k] for k in NORM_PORTS if k in inputs} | ({"out_scale": inputs["normed_scale"]} if "normed_scale" in inputs else {})
+    given = {k.removeprefix("norm_"): inputs[k] for k in NORM_PORTS if k in inputs} | ({"out_scale": inputs["normed_scale"]} if "normed_scale" in inputs else {})
     return given, {k: v for k, v in attrs.items() if k in NORM_ATTRS}, {**dtypes, "out": dtypes["normed"]}
 
 
@@ -34,8 +34,8 @@ def _normed(inputs, attrs, dtypes):
     return norm.ref(**given, **kept, dtypes=of)["out"]
 
 
-def ref(*, dtypes, eps=1e-6, weight_plus_one=False, epilogue="none", gated=False, act="f32", **inputs):
-    attrs = {"eps": eps, "weight_plus_one": weight_plus_one, "epilogue": epilogue, "gated": gated, "act": act}
+def ref(*, dtypes, kind="rms", eps=1e-6, weight_plus_one=False, epilogue="none", gated=False, act="f32", **inputs):
+    attrs = {"kind": kind, "eps": eps, "weight_plus_one": weight_plus_one, "epilogue": epilogue, "gated": gated, "act": act}
     module, given, kept, of = _second(_normed(inputs, attrs, dtypes), inputs, attrs, dtypes)
     return {"out": module.ref(**given, **kept, dtypes=of)["out"]}
 
@@ -81,7 +81,7 @@ def derived_dims(dims, case):
 def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, kinds=None, **options):
     """`ports`: further ones, with the dtypes that they have most often or that `kinds` says."""
     attrs = attrs or {}
-    kinds = {"w_block_scale": "e4m3", "weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"} | (kinds or {})
+    kinds = {"w_block_scale": "e4m3", "weight": x, "norm_bias": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"} | (kinds or {})
     dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {})
     positive = tuple(p for p in ("w_scale", "w_row_scale", "w_block_scale", "normed_scale", "out_scale") if p in ports)
@@ -100,6 +100,10 @@ CASES = [
     *[case(t, n, k, "bf16", "bf16", ports=("weight",), distributions=("normal",)) for t, n, k in ((1, 520, 1024), (2, 520, 1024), (3, 520, 1024), (1, 1040, 4096), (2, 520, 4096))],
     case(2, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=1, distributions=("normal",)),
     case(2, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
+    *[case(t, 520, 1280, "bf16", "bf16", {"kind": "layer", "epilogue": "gelu_erf"}, ports=("weight", "norm_bias", "bias")) for t in (1, 2, 3)],
+    case(2, 40, 384, "f16", "f16", {"kind": "layer"}, ports=("weight", "norm_bias", "residual", "rows"), rows=1),
+    case(2, 40, 264, "bf16", "bf16", {"kind": "layer", "epilogue": "silu", "gated": True}, ports=("scale", "shift"), R=2),
+    case(1, 64, 1040, "bf16", "e4m3", {"kind": "layer"}, ports=("weight", "normed_scale", "w_scale"), normed="e4m3", distributions=("normal", "zero")),
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
     case(4, 40, 100, "f32", "f32", {"eps": 1e-3, "epilogue": "relu2"}, ports=("weight", "bias"), kinds={"bias": "f32"}),
     case(3, 24, 72, "f16", "f16", {"epilogue": "gelu_erf"}, ports=("weight", "bias"), kinds={"bias": "f16"}),
@@ -136,6 +140,8 @@ def fit(d):
     d.quantized_out(("normed_scale",), "normed")
     if d.attr("weight_plus_one") and not d.has("weight"):
         d.attrs.pop("weight_plus_one")
+    if not d.has("weight"):
+        d.drop("norm_bias")
     rows_of_table(d)
 
 

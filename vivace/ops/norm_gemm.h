@@ -11,6 +11,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16", "rows as they are before their norm"),
       read_ahead(opt_in("weight", "K", "f32|bf16|f16", "factor of the normalised row, see norm")),
+      read_ahead(opt_in("norm_bias", "K", "=weight", "added after weight, norm's bias")),
       opt_in("scale", "R,K", "=x", "adaptive scale, see norm"),
       opt_in("shift", "R,K", "=x", "adaptive shift, see norm"),
       opt_in("ada_row", "T", "i32", "row of scale and shift for each token, see norm"),
@@ -29,7 +30,8 @@ struct norm_gemm : TwoParts<norm_gemm> {
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      real("eps", 1e-6, "added to the mean square"),
+      choice("kind", "rms|layer", "of the norm, see norm"),
+      real("eps", 1e-6, "added to the mean square or the variance"),
       boolean("weight_plus_one", false, "multiply by (1 + weight), Gemma's convention"),
       choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2",
              "activation of the biased product; of the gate where gated"),
@@ -39,13 +41,14 @@ struct norm_gemm : TwoParts<norm_gemm> {
   static constexpr OpSpec spec{
       .name = "norm_gemm",
       .group = "gemm",
-      .brief = "RMS norm of rows and the product that takes them, plain or gated, as one op.",
+      .brief = "RMS or layer norm of rows and the product that takes them, plain or gated, as one op.",
       .formula =
-          "normed = norm(x, weight, scale, shift), rounded to its dtype (e4m3: sat_e4m3(y / normed_scale)); out = "
+          "normed = norm(x, weight, norm_bias, scale, shift), rounded to its dtype (e4m3: sat_e4m3(y / normed_scale)); "
+          "out = "
           "gemm(normed * normed_scale, w) or gated_gemm(...), with bias, epilogue, "
           "residual and scales as there. Rounding points are those of norm and of the product, whether one kernel runs "
           "or two.",
-      .source = "RMSNorm arXiv:1910.07467",
+      .source = "RMSNorm arXiv:1910.07467, LayerNorm arXiv:1607.06450",
       .ports = kPorts,
       .attrs = kAttrs,
       .composite = true,
@@ -67,13 +70,16 @@ struct norm_gemm : TwoParts<norm_gemm> {
     VV_TRY(of_part(ops::bind(first,
                              {{"x", c["x"]},
                               {"weight", c["weight"]},
+                              {"bias", c["norm_bias"]},
                               {"scale", c["scale"]},
                               {"shift", c["shift"]},
                               {"ada_row", c["ada_row"]},
                               {"out", c["normed"]},
                               {"out_scale", c["normed_scale"]},
                               {"rows", c["rows"]}},
-                             {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}})));
+                             {{"kind", c.integer("kind") == 1 ? "layer" : "rms"},
+                              {"eps", c.real("eps")},
+                              {"weight_plus_one", c.real("weight_plus_one")}})));
     VV_TRY(of_part(ops::bind(second,
                              {{"x", c["normed"]},
                               {"x_scale", c["normed_scale"]},
@@ -127,7 +133,8 @@ struct norm_gemm : TwoParts<norm_gemm> {
       const std::optional<Wgmma> p = tile(a.g, gemm.wgmma.promote);
       if (!p) return Maybe();
       return Maybe(Key{n.x_dtype, n.weight != nullptr ? n.w_dtype : n.x_dtype, n.out_dtype, a.g.out_dtype, *p,
-                       panel(rows, a.g.T, n.scale != nullptr || n.shift != nullptr)});
+                       panel(rows, a.g.T, n.scale != nullptr || n.shift != nullptr,
+                             n.kind == kernels::NormKind::layer)});
     }
     /// gemm's tile for T tokens with x in a panel: the cut of K is that of gemm, and so are the bits.
     static std::optional<Wgmma> tile(const kernels::GemmArgs& g, bool promote) {
@@ -147,19 +154,19 @@ struct norm_gemm : TwoParts<norm_gemm> {
       }
       return std::nullopt;
     }
-    static constexpr Panel panel(const kernels::NormPolicy& p, int64_t T, bool adaptive) {
+    static constexpr Panel panel(const kernels::NormPolicy& p, int64_t T, bool adaptive, bool layer) {
       const int team = p.threads / 32;
-      return {p.threads, p.items, team, T == 1 ? team : std::max(team, 8), adaptive};
+      return {p.threads, p.items, team, T == 1 ? team : std::max(team, 8), adaptive, layer};
     }
     static std::string instance(const Key& k) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
       return kernel_expression(
           "norm_gemm<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, %d, %d}, "
-          "vivace::kernels::NormPanel{%d, %d, %d, %d, %s}>",
+          "vivace::kernels::NormPanel{%d, %d, %d, %d, %s, %s}>",
           type_name(k.normed), type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages,
           k.p.split, k.p.multicast_x, k.p.multicast_w, flag(k.p.promote), flag(k.p.aligned), k.p.splits_per_block,
           k.p.epilogue, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps,
-          flag(k.panel.adaptive));
+          flag(k.panel.adaptive), flag(k.panel.layer));
     }
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
@@ -183,7 +190,8 @@ struct norm_gemm : TwoParts<norm_gemm> {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
-      const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated, bool adaptive = false) {
+      const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated, bool adaptive = false,
+                           bool layer = false) {
         static const char kAligned[16] = {};
         Args a{};
         a.norm.x_dtype = a.norm.w_dtype = DType::bf16, a.norm.out_dtype = normed;
@@ -191,6 +199,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
         a.g.N = static_cast<int32_t>(N);
         a.norm.x_stride = a.norm.out_stride = a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
         (adaptive ? a.norm.scale : a.norm.weight) = kAligned;
+        if (layer) a.norm.kind = kernels::NormKind::layer, a.norm.bias = kAligned;
         a.g.gated = gated, a.g.epilogue = gated ? kernels::Activation::silu : kernels::Activation::none;
         a.g.x_dtype = a.g.w_dtype = normed, a.g.out_dtype = DType::bf16;
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
@@ -205,6 +214,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       one(DType::e4m3, 1, 96, 1040, false);
       one(DType::e4m3, 1, 48, 384, true);
       one(DType::bf16, 2, 520, 1024, false, true);
+      for (const int64_t T : {1, 2}) one(DType::bf16, T, 520, 1280, false, false, true);
     }
   };
 };

@@ -17,7 +17,7 @@ template <class T, class X, class W, GemmWgmma P, NormPanel N>
 struct PanelProducer {
   static constexpr int kEach = N.each(), kGroups = kEach * N.items, kWarps = N.threads / 32;
   static constexpr int kTurns = (P.panel_rows + N.teams() - 1) / N.teams();  // rows of a team
-  static constexpr bool kAdaptive = N.adaptive;
+  static constexpr bool kAdaptive = N.adaptive, kLayer = N.layer;
   static constexpr bool kEarly = kGroups <= 4;  // the weight has registers, and is there before the rows are
   using Group = float[kNormGroup];
 
@@ -27,7 +27,7 @@ struct PanelProducer {
   int lane, team, member;
   float per_count, plus;
   int spots[kGroups];  // of this lane's groups of its first row, found before the wait
-  Vec<W, kNormGroup> weight[kEarly ? kGroups : 1];
+  Vec<W, kNormGroup> weight[kEarly ? kGroups : 1], bias[kEarly && kLayer ? kGroups : 1];
 
   __device__ __forceinline__ PanelProducer(const NormArgs& args, const WgmmaTileCoord<T, P>& coord_, unsigned char* to)
       : a(args),
@@ -45,6 +45,10 @@ struct PanelProducer {
       if (a.weight != nullptr) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) weight[g] = group<W>(a.weight, 0, column(g));
+      }
+      if (kLayer && a.bias != nullptr) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) bias[kLayer ? g : 0] = group<W>(a.bias, 0, column(g));
       }
     }
 #pragma unroll
@@ -117,19 +121,30 @@ struct PanelProducer {
         ada = a.ada_row != nullptr ? a.ada_row[t] : min(t, a.R - 1);
         lost = (a.scale != nullptr || a.shift != nullptr) && (ada < 0 || ada >= a.R);
       }
-      float part[kEach];
+      // Sums over the row, each in norm's order; what lies beyond the row is zero and joins none.
+      const auto sum = [&](int which, auto&& f) {
+        float part[kEach];
 #pragma unroll
-      for (int v = 0; v < kEach; ++v) {
-        part[v] = 0;
+        for (int v = 0; v < kEach; ++v) {
+          part[v] = 0;
 #pragma unroll
-        for (int k = 0; k < N.items; ++k) {
-          Group h;
-          to_floats(x[v * N.items + k], h);
+          for (int k = 0; k < N.items; ++k) {
+            Group h;
+            to_floats(x[v * N.items + k], h);
+            if (kLayer && column(v * N.items + k) >= a.H) continue;
 #pragma unroll
-          for (const float d : h) part[v] = __fmaf_rn(d, d, part[v]);
+            for (const float d : h) part[v] = f(part[v], d);
+          }
         }
-      }
-      const float inv = rsqrtf(__fmaf_rn(total(part, scratch + (team * 2 + turn % 2) * kWarps), per_count, a.eps));
+        return total(part, scratch + (team * 2 + which % 2) * kWarps);  // the one before may still be read
+      };
+      float mean = 0;
+      if constexpr (kLayer) mean = __fmul_rn(sum(0, [](float s, float h) { return __fadd_rn(s, h); }), per_count);
+      const float squares = sum(kLayer ? 1 : turn, [&](float s, float h) {
+        const float d = kLayer ? __fsub_rn(h, mean) : h;
+        return __fmaf_rn(d, d, s);
+      });
+      const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
       const RoughDivider by(quantum);  // made here: in front of the row's loads it would make them wait for the scale
       if (t >= M) break;
 #pragma unroll
@@ -140,10 +155,16 @@ struct PanelProducer {
         Group y;
         to_floats(x[g], y);
 #pragma unroll
-        for (float& v : y) v = lost ? __uint_as_float(0x7fc00000u) : __fmul_rn(v, inv);
+        for (float& v : y)
+          v = lost ? __uint_as_float(0x7fc00000u) : __fmul_rn(kLayer ? __fsub_rn(v, mean) : v, inv);
         const auto weigh = [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); };
         if constexpr (kEarly) each(weight[g], y, weigh);
         else if (a.weight != nullptr) each(group<W>(a.weight, 0, col), y, weigh);
+        if (kLayer && a.bias != nullptr) {
+          const auto add = [](float v, float b) { return __fadd_rn(v, b); };
+          if constexpr (kEarly) each(bias[kLayer ? g : 0], y, add);
+          else each(group<W>(a.bias, 0, col), y, add);
+        }
         if (kAdaptive && !lost) {
           if (a.scale != nullptr)
             each(group<X>(a.scale, ada * a.scale_stride, col), y,
