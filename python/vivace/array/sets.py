@@ -6,7 +6,7 @@ from collections import namedtuple
 
 from vivace._core import Array
 from vivace.array import types
-from vivace.array.creation import arange, ones
+from vivace.array.creation import arange, empty, ones
 from vivace.array.elementwise import not_equal
 from vivace.array.reductions import argsort, cumulative_sum, searchsorted, sort
 from vivace.array.shapes import concat, take
@@ -88,10 +88,16 @@ def unique_all(x, /) -> UniqueAll:
     return UniqueAll(take(values, starts), take(order, starts), _inverse(x, order, first), _counts(x, starts))
 
 
+class MaskError(InvalidShapeError, IndexError):
+    """A mask of another shape: an InvalidShapeError and, as the standard asks, an IndexError."""
+
+
 def masked(x: Array, mask: Array) -> Array:
-    """x[mask]: the elements, or rows of them, where a mask of x's first axes is true."""
-    if mask.ndim > x.ndim or mask.shape != x.shape[:mask.ndim]:
-        raise InvalidShapeError(f"array: a mask of {mask.shape} over {x.shape}: wanted its first axes' shape")
+    """x[mask]: the elements, or rows of them, where a mask of x's first axes is true. An axis of the mask without elements picks nothing."""
+    if mask.ndim > x.ndim or not all(m in (n, 0) for m, n in zip(mask.shape, x.shape)):
+        raise MaskError(f"array: a mask of {mask.shape} over {x.shape}: wanted its first axes' shape")
+    if mask.size == 0:
+        return empty((0, *x.shape[mask.ndim:]), x.dtype, x.device)
     return take(x.reshape((mask.size, *x.shape[mask.ndim:])), places_of(mask), axis=0)
 
 
