@@ -56,8 +56,11 @@ TEST_F(LayerOpsTest, AFoldedNormHasTheBitsOfTwoOps) {
     }
 }
 
-TEST_F(LayerOpsTest, ADeferredNormIsTheNormOfItsProduct) {
-  LayerOps op(rec_, 1e-5);
+class DeferredNormTest : public LayerOpsTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(WeightsLessOne, DeferredNormTest, ::testing::Bool());
+
+TEST_P(DeferredNormTest, IsTheNormOfItsProduct) {
+  LayerOps op(rec_, 1e-5, "f32", GetParam());
   const Matrix first{draw(Shape(K, K))}, second{draw(Shape(N, K))};
   const NormBy by{.weight = draw(Shape(K))};
   const Tensor x = draw(Shape(T, K)), hidden = draw(Shape(T, K)), again = draw(Shape(T, K)), want = draw(Shape(T, N)),

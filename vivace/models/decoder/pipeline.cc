@@ -19,6 +19,11 @@ constexpr int64_t kQuantizedRows = 64;
 /// A part of the lm_head has a multiple of so many rows.
 constexpr int64_t kHeadRows = 64;
 
+/// Whether one product gives all that a recurrent layer takes of its rows: b and a are the last rows of delta_in.
+bool has_whole_input(const DecoderConfig& c, const LayerWeights& w) {
+  return w.delta_in.present() && w.delta_in.shape[0] > c.linear.conv_width() + c.linear.v_width();
+}
+
 class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
@@ -173,13 +178,13 @@ class Step {
     const int64_t C = r.conv_width(), K = r.k_width(), V = r.v_width(), H = r.v_heads;
     const Tensor in = columns(top(b_.qkv, T_), 0, C + V), ba = columns(top(b_.qkv, T_), C + V, 2 * H);
     VV_TRY(add_norm(norm_by(w.attn_norm, {}), kAttentionIn, true));
-    VV_TRY(settle());
+    const bool whole = has_whole_input(c_, w);
+    if (eight() || !whole) VV_TRY(settle());
     Rows entering = normed_;
     if (eight()) {
       entering = quantized(b_.normed, b_.normed_scale, T_, at(kAttentionIn));
       VV_TRY(op_.quantize(normed_.x, entering));
     }
-    const bool whole = w.delta_in.present() && w.delta_in.shape[0] > C + V;  // b and a are its last rows
     if (w.delta_in.present()) {
       VV_TRY(op_.linear(entering, {w.delta_in, {}, w.delta_in_scale},
                         whole ? columns(top(b_.qkv, T_), 0, C + V + 2 * H) : in));
@@ -248,7 +253,7 @@ class Step {
     VV_TRY(point());
     ++carried_;
     VV_TRY(enter(flat(delta), kAttended, &entering));
-    return op_.linear(entering, {w.o, {}, w.o_scale}, hidden_, {.residual = hidden_});
+    return onto(entering, {w.o, {}, w.o_scale}, hidden_, hidden_, w.mlp_norm);
   }
   /// All slots' rows of this layer's state, from float `first` on.
   Tensor state(int64_t first, const Shape& shape) const {
@@ -534,13 +539,18 @@ class Step {
 
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
   const bool plain = plan.entry == ActQuant::plain && info(plan.hidden).bytes == 2;
-  if (!chip(arch).wgmma || !plain || config.norm_plus_one ||
+  if (!chip(arch).wgmma || !plain ||
       (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0)
     return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
-    const Tensor* const matrices[] = {&w.qkv, &w.o, &w.gate_up, &w.down};
-    return std::all_of(std::begin(matrices), std::end(matrices),
-                       [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; });
+    const bool recurrent = w.conv.present();
+    if (recurrent && !has_whole_input(config, w)) return false;
+    const Tensor* const read[] = {recurrent ? &w.delta_in : &w.qkv, &w.o, &w.gate_up, &w.down};
+    const Tensor* const norms[] = {&w.attn_norm, &w.mlp_norm};
+    const auto alike = [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; };
+    // Weights less 1 enter rms_rows as a scale, which has the dtype of its rows.
+    return std::all_of(std::begin(read), std::end(read), alike) &&
+           (!config.norm_plus_one || std::all_of(std::begin(norms), std::end(norms), alike));
   });
 }
 

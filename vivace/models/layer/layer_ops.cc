@@ -107,10 +107,15 @@ Status LayerOps::folded(const Rows& x, const Matrix& m, const Tensor& out, const
                {"epilogue", e.act}});
 }
 
+Tensor LayerOps::factor_less_one(const NormBy& by) const {
+  if (plus_one(by) == 0) return by.ada.scale;
+  return tensor(by.weight.data, by.weight.dtype, Shape(1, by.weight.shape[0]), by.weight.place);
+}
+
 Status LayerOps::defer_norm(const Tensor& x, const NormBy& by, const Rows& to) {
   return rec_(ops::rms_rows, {{"x", x},
-                              {"weight", by.weight},
-                              {"scale", by.ada.scale},
+                              {"weight", factor(by)},
+                              {"scale", factor_less_one(by)},
                               {"scaled", to.x},
                               {"squares", to.squares},
                               {"rows", rows}});
@@ -124,8 +129,8 @@ Status LayerOps::linear_then_defer(const Tensor& x, const Matrix& m, const Tenso
                                    {"gate", e.gate},
                                    {"residual", e.residual},
                                    {"out", out},
-                                   {"weight", by.weight},
-                                   {"scale", by.ada.scale},
+                                   {"weight", factor(by)},
+                                   {"scale", factor_less_one(by)},
                                    {"scaled", to.x},
                                    {"squares", to.squares},
                                    {"rows", rows}});

@@ -70,7 +70,8 @@ class LayerOps {
   Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e = {});
   /// out = act(gate) * up, the rows of m being gates and ups in turn.
   Status gated(const Rows& x, const Matrix& m, const Rows& out, std::string_view act);
-  /// The first rows of a stack whose norms are deferred: `to` is what a product takes of x.
+  /// The first rows of a stack whose norms are deferred: `to` is what a product takes of x. Weights that are stored
+  /// less 1 have the dtype of x.
   Status defer_norm(const Tensor& x, const NormBy& by, const Rows& to);
   /// linear() onto `out`, and then defer_norm(out, by, to).
   Status linear_then_defer(const Tensor& x, const Matrix& m, const Tensor& out, const Epilogue& e, const NormBy& by,
@@ -86,6 +87,9 @@ class LayerOps {
  private:
   double eps(const NormBy& by) const { return by.eps > 0 ? by.eps : eps_; }
   double plus_one(const NormBy& by) const { return plus_one_ && by.kind == "rms" && by.weight.present() ? 1 : 0; }
+  /// The factor of a norm that is taken behind, as rms_rows takes it: whole, or less 1 as one row for all tokens.
+  Tensor factor(const NormBy& by) const { return plus_one(by) != 0 ? Tensor{} : by.weight; }
+  Tensor factor_less_one(const NormBy& by) const;
   Status deferred(const Rows& x, const Matrix& m, const Tensor& out, bool gated, std::string_view act);
   Status folded(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e, bool gated);
 
