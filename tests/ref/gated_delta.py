@@ -2,6 +2,7 @@
 import numpy as np
 
 from tests.differential.domain import Domain, offsets_of
+from tests.ref import delta_gates
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -20,11 +21,21 @@ def unit(x, normalize):
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) if normalize else x
 
 
-def ref(q, k, v, state, decay=None, beta=None, offsets=None, slot=None, fresh=None, *, scale=0.0, normalize=False, frozen=False, dtypes, largest=None):
+def made(inputs):
+    """decay and beta of the projections that are given instead of them."""
+    named = {n: inputs[n] for n in MADE}
+    exact = delta_gates.ref(**named, dtypes={})
+    error = {p: delta_gates.bound(p, exact[p], "f32", named) for p in exact}
+    return exact, error
+
+
+def ref(q, k, v, state, decay=None, beta=None, a=None, b=None, rate=None, bias=None, offsets=None, slot=None, fresh=None, *, scale=0.0, normalize=False, frozen=False, dtypes, largest=None):
     T, Hv, Dv = v.shape
     S, _, D, _ = state.shape
     scale = float(np.float32(scale if scale else 1 / np.sqrt(D)))
     q, k = (np.repeat(unit(x, normalize), Hv // max(x.shape[1], 1), 1) for x in (q, k))
+    if a is not None:
+        decay, beta = delta_gates.ref(a, b, rate, bias, dtypes={}).values()
     out, state = np.full((T, Hv, Dv), np.nan), state.copy()
     for _, first, past, row, zero in sequences(T, offsets, slot, fresh, S):
         if first >= past:
@@ -49,6 +60,9 @@ def bound(port, value, dtype, inputs):
     ref(**inputs, **inputs.attrs, dtypes=inputs.case.dtypes, largest=largest)
     T, D = len(inputs["q"]), inputs["q"].shape[-1]
     error = 2.0**-24 * (T + 4) * (D + 16) * max(largest)
+    if "a" in inputs:  # what is kept and corrected is off, too
+        exact, off = made(inputs)
+        error += (T + 4) * (2 + D**0.5) * max(largest) * sum(x.max(initial=0) for x in (np.exp(exact["decay"]) * off["decay"], off["beta"]))
     if port == "state":
         return error + rounding(value, dtype)
     q = unit(inputs["q"], inputs.attrs.get("normalize", False))
@@ -80,7 +94,9 @@ def ports(t, **more):
     return {"q": t, "k": t, "v": t, "state": "f32", "out": t, **more}
 
 
+MADE = ("a", "b", "rate", "bias")
 GATES = {"decay": (-1.0, 0.0), "beta": (0.0, 1.0)}
+RATE = {"rate": (-3.0, 1.0)}
 CASES = [
     Case(shape(1, 2, 4, 128, 128), ports("bf16", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "large", "zero"), note="a decode step"),
     Case(shape(37, 2, 2, 64, 48), ports("f32", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "edges")),
@@ -92,6 +108,11 @@ CASES = [
          values={"offsets": np.array([0, 3, 12])}, rows=8, distributions=("normal",)),
     Case(shape(5, 1, 1, 512, 40), ports("f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal",)),
     Case(shape(0, 2, 2, 16, 16), ports("f32")),
+    Case(shape(1, 2, 4, 128, 128), ports("bf16", a="bf16", b="bf16", rate="f32", bias="bf16"), {"normalize": True}, ranges=RATE, distributions=("normal", "tiny", "edges"), note="a decode step of a model"),
+    Case(shape(30, 1, 3, 40, 24, S=4, N=3), ports("f16", a="f16", b="f16", rate="bf16", bias="f32", offsets="i32", slot="i32", rows="i32"), {"normalize": True}, ranges=RATE, rows=28,
+         values={"offsets": np.array([0, 9, 9, 30]), "slot": np.array([3, 0, 1])}, distributions=("normal",)),
+    Case(shape(6, 2, 2, 20, 16), ports("f32", a="f32", b="f32", rate="f16", bias="f16"), {"normalize": True}, ranges=RATE, distributions=("normal", "edges")),
+    Case(shape(150, 1, 2, 128, 64), ports("bf16", a="bf16", b="bf16", rate="f32", bias="f32"), {"normalize": True}, ranges=RATE, distributions=("normal", "edges"), note="a prompt of a model"),
     Case(shape(9, 1, 2, 128, 128, S=4, N=3), ports("bf16", decay="f32", beta="f32", offsets="i32", slot="i32"), {"normalize": True, "frozen": True}, ranges=GATES,
          values={"offsets": np.array([2, 6, 6, 9]), "slot": np.array([3, 0, 1])}, distributions=("normal",), note="guesses behind other tokens: states stay"),
     Case(shape(150, 1, 2, 64, 64), ports("bf16", decay="f32", beta="f32"), {"normalize": True, "frozen": True}, ranges=GATES, distributions=("normal",)),
@@ -110,6 +131,9 @@ CASES = [
 def fit(d):
     sequence_rows(d)
     d.heads("Hv", "Hk", most=32)
+    d.together(*MADE)
+    if d.has("a"):
+        d.drop("decay", "beta")
     if d.chance(0.7):
         d.dims["Dv"] = d.dims["D"]
 
@@ -157,5 +181,5 @@ def contents(d, rng):
     return sequence_contents(d, rng) | ({} if d.attr("normalize") else {"k": short(rng, (d.dims["T"], d.dims["Hk"], d.dims["D"]))})
 
 
-DOMAIN = Domain(fit=fit, contents=contents, ranges={"decay": (-1.0, 0.0), "beta": (0.0, 1.0)}, attrs={"scale": (0.5, 0.1)}, distributions=("normal", "normal", "tiny", "edges", "zero"),
+DOMAIN = Domain(fit=fit, contents=contents, ranges=GATES | RATE, attrs={"scale": (0.5, 0.1)}, distributions=("normal", "normal", "tiny", "edges", "zero"),
                 work=lambda d: d.dims["T"] * (d.dims["Hv"] * d.dims["D"] * d.dims["Dv"] * 2 + 12000), sizes={"N": (1, 2, 3, 4, 9), "D": (16, 24, 32, 64, 64, 96, 128, 128, 256, 40)})

@@ -10,6 +10,19 @@ void delta_gates(const kernels::DeltaGatesArgs& a, Pool& pool);
 
 namespace vivace::ops::defs {
 
+/// Ports a, b, rate and bias of a call.
+inline kernels::DeltaProjections delta_projections(const Call& c) {
+  return {.a = c.ptr("a"),
+          .b = c.ptr("b"),
+          .rate = c.ptr("rate"),
+          .bias = c.ptr("bias"),
+          .a_stride = c.row_stride("a"),
+          .b_stride = c.row_stride("b"),
+          .dtype = c["a"].dtype,
+          .rate_dtype = c["rate"].dtype,
+          .bias_dtype = c["bias"].dtype};
+}
+
 struct delta_gates {
   using Args = kernels::DeltaGatesArgs;
   static constexpr Port kPorts[] = {
@@ -37,28 +50,21 @@ struct delta_gates {
     if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
     if (c.dim("T") > INT32_MAX / c.dim("H")) return c.error(Code::kInvalidShape, "T * H must be below 2^31");
     *args = Args{
-        .a = c.ptr("a"),
-        .b = c.ptr("b"),
-        .rate = c.ptr("rate"),
-        .bias = c.ptr("bias"),
+        .in = delta_projections(c),
         .decay = c.ptr<float>("decay"),
         .beta = c.ptr<float>("beta"),
         .rows = c.ptr<int32_t>("rows"),
-        .a_stride = c.row_stride("a"),
-        .b_stride = c.row_stride("b"),
         .decay_stride = c.row_stride("decay"),
         .beta_stride = c.row_stride("beta"),
         .T = static_cast<int32_t>(c.dim("T")),
         .H = static_cast<int32_t>(c.dim("H")),
-        .dtype = c["a"].dtype,
-        .rate_dtype = c["rate"].dtype,
-        .bias_dtype = c["bias"].dtype,
     };
     return {};
   }
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H;
-    return {.bytes = n * (2 * info(a.dtype).bytes + 8) + a.H * (info(a.rate_dtype).bytes + info(a.bias_dtype).bytes),
+    return {.bytes = n * (2 * info(a.in.dtype).bytes + 8) +
+                     a.H * (info(a.in.rate_dtype).bytes + info(a.in.bias_dtype).bytes),
             .flops = n * 12};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::delta_gates(a, pool); }
@@ -69,7 +75,7 @@ struct delta_gates {
       DType t;
       bool operator==(const Key&) const = default;
     };
-    static Result<Key> pick(const Args& a, Arch) { return Key{a.dtype}; }
+    static Result<Key> pick(const Args& a, Arch) { return Key{a.in.dtype}; }
     static std::string instance(const Key& k) { return kernel_expression("delta_gates<%s>", type_name(k.t)); }
     static void shape(const Args& a, const Key&, exec::Launch* launch) {
       const int64_t n = int64_t{a.T} * a.H;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "vivace/kernels/linear/gated_delta.h"
-#include "vivace/ops/gpu.h"
+#include "vivace/ops/delta_gates.h"
 #include "vivace/ops/sequences.h"
 
 namespace vivace::cpu {
@@ -22,6 +22,10 @@ struct gated_delta {
       in("v", "T,Hv,Dv", "=q", "values; value head h belongs to key head h / (Hv / Hk)"),
       opt_in("decay", "T,Hv", "f32", "logarithm of what the state keeps at each token; absent means 0"),
       opt_in("beta", "T,Hv", "f32", "how much of the correction is made; absent means 1"),
+      opt_in("a", "T,Hv", "=q", "with b, rate and bias: what decay and beta are made of instead, see delta_gates"),
+      opt_in("b", "T,Hv", "=q", "see a"),
+      opt_in("rate", "Hv", "f32|bf16|f16", "see a"),
+      opt_in("bias", "Hv", "f32|bf16|f16", "see a"),
       inout("state", "S,Hv,D,Dv", "f32", "the states of S sequences"),
       offsets_port(),
       state_slot_port(),
@@ -41,6 +45,7 @@ struct gated_delta {
       .formula =
           "for each token of a sequence and value head: S = exp(decay) S; u = beta (v - S^T k); S = S + k u^T; out = "
           "round(S^T (scale q)), in f32; "
+          "decay and beta are those of delta_gates(a, b, rate, bias) where these are given. "
           "S begins as the sequence's row of state, or zeros, and is left there unless frozen. Tokens in no sequence "
           "are not written. On a GPU prompts in bf16 may go by chunks of "
           "tokens: then S, u and q k^T enter products rounded to 16 bits.",
@@ -55,6 +60,13 @@ struct gated_delta {
       return c.error(Code::kInvalidShape, strf("Hv must be a multiple of Hk, got %ld and %ld", Hv, Hk));
     if (D < 1 || Dv < 1 || D > kMaxDim || Dv > kMaxDim)
       return c.error(Code::kUnsupported, strf("head sizes must be in [1, %d], got D %ld and Dv %ld", kMaxDim, D, Dv));
+    const bool made = c["a"].present();
+    for (const char* port : {"b", "rate", "bias"})
+      if (c[port].present() != made)
+        return c.error(Code::kInvalidArgument,
+                       strf("ports a, b, rate and bias come together: %s is missing", made ? port : "a"));
+    if (made && (c["decay"].present() || c["beta"].present()))
+      return c.error(Code::kInvalidArgument, "decay and beta are given, or made of a, b, rate and bias: not both");
     kernels::Sequences sequences;
     VV_TRY(bind_sequences(c, &sequences));
     const double scale = c.real("scale");
@@ -64,6 +76,7 @@ struct gated_delta {
         .v = c.ptr("v"),
         .decay = c.ptr<float>("decay"),
         .beta = c.ptr<float>("beta"),
+        .gates = delta_projections(c),
         .state = c.ptr<float>("state"),
         .out = c.ptr("out"),
         .rows = c.ptr<int32_t>("rows"),

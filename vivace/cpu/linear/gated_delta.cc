@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "vivace/cpu/linear/delta_gate.h"
 #include "vivace/cpu/rows.h"
 
 namespace vivace::cpu {
@@ -17,6 +18,26 @@ void load_head(const kernels::GatedDeltaArgs& a, const void* base, int64_t at, f
   if (a.normalize) factor *= 1.0f / std::sqrt(square + 1e-6f);
   for (int d = 0; d < a.D; ++d) x[d] *= factor;
 }
+
+/// What the state keeps at token t, and how much of the correction is made.
+struct Gates {
+  float keep = 1.0f, beta = 1.0f;
+  Gates(const kernels::GatedDeltaArgs& a, int64_t t, int64_t h) {
+    const kernels::DeltaProjections& in = a.gates;
+    const auto one = [](const void* from, DType type, int64_t at) {
+      float x;
+      load_f32(from, type, at, 1, &x);
+      return x;
+    };
+    if (in.present()) {
+      keep = std::exp(delta_decay(one(in.a, in.dtype, t * in.a_stride + h), one(in.rate, in.rate_dtype, h),
+                                  one(in.bias, in.bias_dtype, h)));
+      beta = delta_beta(one(in.b, in.dtype, t * in.b_stride + h));
+    }
+    if (a.decay != nullptr) keep = std::exp(a.decay[t * a.decay_stride + h]);
+    if (a.beta != nullptr) beta = a.beta[t * a.beta_stride + h];
+  }
+};
 
 }  // namespace
 
@@ -41,15 +62,14 @@ void gated_delta(const kernels::GatedDeltaArgs& a, Pool& pool) {
       load_head(a, a.k, t * a.k_stride + hk * D, 1.0f, k);
       load_head(a, a.q, t * a.q_stride + hk * D, a.scale, q);
       load_f32(a.v, a.dtype, t * a.v_stride + hv * Dv, Dv, v);
-      const float gate = a.decay != nullptr ? std::exp(a.decay[t * a.decay_stride + hv]) : 1.0f,
-                  beta = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      const Gates gates(a, t, hv);
       std::fill(held, held + Dv, 0.0f);
       for (int64_t d = 0; d < D; ++d)
         for (int64_t c = 0; c < Dv; ++c) {
-          state[d * Dv + c] *= gate;
+          state[d * Dv + c] *= gates.keep;
           held[c] += k[d] * state[d * Dv + c];
         }
-      for (int64_t c = 0; c < Dv; ++c) held[c] = beta * (v[c] - held[c]);
+      for (int64_t c = 0; c < Dv; ++c) held[c] = gates.beta * (v[c] - held[c]);
       std::fill(out, out + Dv, 0.0f);
       for (int64_t d = 0; d < D; ++d)
         for (int64_t c = 0; c < Dv; ++c) {

@@ -1,6 +1,7 @@
 // gated_delta on CUDA: formula in vivace/ops/gated_delta.h. The state of a head stays in registers while its
 // tokens go by; a block's columns need nothing of the others'.
 #pragma once
+#include "vivace/kernels/linear/delta_gates.cuh"
 #include "vivace/kernels/linear/gated_delta.h"
 #include "vivace/kernels/linear/gated_delta_chunks.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -16,6 +17,7 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
   static_assert(32 % P.lanes == 0 && P.threads() % 32 == 0 && P.items % 4 == 0);
   // Rows as lanes read them: item i of lane l at i * lanes + l, four items at a time.
   __shared__ float keys[kTokens][kRows], queries[kTokens][kRows], gates[kTokens], betas[kTokens];
+  ptx::touch_parameters(a);
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int slices = (a.Dv + P.columns - 1) / P.columns,
@@ -24,17 +26,17 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
   const int n = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices) / static_cast<uint32_t>(a.Hv)),
             hk = hv / a.group();
   const int T = valid_rows(a.rows, a.T), first = a.sequences.first(n, T), past = a.sequences.past(n, T);
+  const int slot = a.sequences.row(n);  // asked for at once with the bounds, not behind them
+  const bool zero = a.sequences.starts_at_zero(n);
   if (first >= past) return;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % P.lanes,
             column = slice * P.columns + thread / P.lanes;
   const bool mine = column < a.Dv;
-  const int slot = a.sequences.row(n);
   // Row 4 (i lanes + lane) + e of the state is item 4 i + e.
   const auto row_of = [&](int item) { return (item / 4 * P.lanes + lane) * 4 + item % 4; };
 
   float state[P.items];
-  float* const stored = a.state + (slot < 0 ? 0 : slot) * a.state_stride + int64_t{hv} * a.D * a.Dv + column;
-  const bool zero = a.sequences.starts_at_zero(n);
+  float* const stored = a.state + (slot < 0 ? 0 : slot) * a.state_stride + int64_t{hv} * (a.D * a.Dv) + column;
 #pragma unroll
   for (int i = 0; i < P.items; ++i)
     state[i] = !zero && mine && row_of(i) < a.D ? stored[int64_t{row_of(i)} * a.Dv] : 0.0f;
@@ -64,9 +66,15 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
       for (int i = 0; i < kEach; ++i)
         if (i * 32 + thread % 32 < kRows) to[i * 32 + thread % 32] = x[i] * factor;
     }
-    if (thread < count) {
-      gates[thread] = a.decay != nullptr ? expf(a.decay[(t0 + thread) * a.decay_stride + hv]) : 1.0f;
-      betas[thread] = a.beta != nullptr ? a.beta[(t0 + thread) * a.beta_stride + hv] : 1.0f;
+    // The last warp: of one token the first two have the rows.
+    if (const int u = thread - (P.threads() - 32); u >= 0 && u < count) {
+      const int64_t t = t0 + u;
+      if (a.gates.present()) {
+        gates[u] = expf(delta_decay<In>(a.gates, t, hv)), betas[u] = delta_beta<In>(a.gates, t, hv);
+      } else {
+        gates[u] = a.decay != nullptr ? expf(a.decay[t * a.decay_stride + hv]) : 1.0f;
+        betas[u] = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      }
     }
     __syncthreads();
     float values[kTokens];

@@ -1,6 +1,7 @@
 // Arguments of `gated_delta`, shared by the CPU and CUDA kernels. POD; see vivace/ops/gated_delta.h.
 #pragma once
 #include "vivace/base/dtype.h"
+#include "vivace/kernels/linear/delta_gates.h"
 #include "vivace/kernels/linear/sequences.h"
 
 namespace vivace::kernels {
@@ -11,6 +12,7 @@ struct GatedDeltaArgs {
   const void* v;        // [T, Hv, Dv] dtype
   const float* decay;   // [T, Hv] logarithm, or null: 0
   const float* beta;    // [T, Hv] or null: 1
+  DeltaProjections gates;  // [T, Hv] of what decay and beta are made, or none
   float* state;         // [S, Hv, D, Dv]
   void* out;            // [T, Hv, Dv] dtype
   const int32_t* rows;  // [1] device-side T, or null

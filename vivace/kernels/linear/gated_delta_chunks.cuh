@@ -8,6 +8,7 @@
 // Keys and queries enter products as they are, in bf16; their lengths are factors of the f32 results. What is not bf16
 // (state, corrections, scores) enters as the sum of two bf16, which leaves 16 bits; the system is solved in f32.
 #pragma once
+#include "vivace/kernels/linear/delta_gates.cuh"
 #include "vivace/kernels/linear/gated_delta.h"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
@@ -63,8 +64,14 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int t = t0 + 2 * lane + e;
-      gates[e] = a.decay != nullptr && t < past ? fmaxf(a.decay[t * a.decay_stride + hv], kLeast) : 0.0f;
-      rates[e] = t >= past ? 0.0f : a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      gates[e] = rates[e] = 0.0f;
+      if (t >= past) continue;
+      if (a.gates.present()) {
+        gates[e] = fmaxf(delta_decay<In>(a.gates, t, hv), kLeast), rates[e] = delta_beta<In>(a.gates, t, hv);
+      } else {
+        if (a.decay != nullptr) gates[e] = fmaxf(a.decay[t * a.decay_stride + hv], kLeast);
+        rates[e] = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      }
     }
   }
   /// Lengths of the chunk's keys and queries, half a warp each; betas, running sums of decays.

@@ -55,8 +55,6 @@ void DecoderModel::declare_buffers() {
   if (c.recurrent_layers() > 0) {
     declare("conv", act, Shape(T, c.linear.conv_width()), &b.conv);
     declare("delta", act, Shape(T, c.linear.v_width()), &b.delta);
-    declare("decay", f32, Shape(T, c.linear.v_heads), &b.decay);
-    declare("beta", f32, Shape(T, c.linear.v_heads), &b.beta);
     declare("each_row", i32, Shape((config_.drafts ? std::max(R, T) : R) + 1), &b.each_row);
     declare("state", f32, Shape(S, c.state_width()), &b.state);
     if (limits_.states > 0) declare("kept_state", f32, Shape(limits_.states, c.state_width()), &b.kept_state);

@@ -210,7 +210,6 @@ class Step {
                                : slot_,
                  fresh = runs && !few ? in_.run_fresh : Tensor{};
     const Tensor conv = top(b_.conv, T_), delta = heads(top(b_.delta, T_), H);
-    const Tensor decay = top(b_.decay, T_), beta = top(b_.beta, T_);
     const auto convolve = [&](const Tensor& first, const Tensor& whose, const Tensor& zero, bool frozen) {
       return rec_(ops::causal_conv,
                   {{"x", columns(in, 0, C)},
@@ -225,20 +224,15 @@ class Step {
     };
     VV_TRY(convolve(offsets, slot, fresh, false));
     if (guesses_) VV_TRY(convolve(top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
-    VV_TRY(rec_(ops::delta_gates, {{"a", columns(ba, H, H)},
-                                   {"b", columns(ba, 0, H)},
-                                   {"rate", w.delta_rate},
-                                   {"bias", w.delta_bias},
-                                   {"decay", decay},
-                                   {"beta", beta},
-                                   {"rows", in_.rows}}));
     const auto carry = [&](const Tensor& first, const Tensor& whose, const Tensor& zero, bool frozen) {
       return rec_(ops::gated_delta,
                   {{"q", heads(columns(conv, 0, K), r.k_heads)},
                    {"k", heads(columns(conv, K, K), r.k_heads)},
                    {"v", heads(columns(conv, 2 * K, V), H)},
-                   {"decay", decay},
-                   {"beta", beta},
+                   {"a", columns(ba, H, H)},
+                   {"b", columns(ba, 0, H)},
+                   {"rate", w.delta_rate},
+                   {"bias", w.delta_bias},
                    {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
                    {"offsets", first},
                    {"slot", whose},

@@ -61,7 +61,6 @@ struct StepBuffers {
   Tensor branch;                   // [T, H] what will join the residual stream; families that need it
   Tensor qkv, q, attended;         // [T, (Hq+2Hkv)*D and what gates need], [T, Hq, D] x 2
   Tensor conv, delta;              // [T, C], [T, Hv*Dv] of recurrent layers
-  Tensor decay, beta;              // [T, Hv] f32
   Tensor shared, shared_inner, shared_open;  // [T, 2Ms], [T, Ms], [T, 1] of the expert that every token takes
   Tensor gate_up, mlp;             // [T, 2M], [T, M]; with experts k times as many rows
   Tensor route_logits, route_weights, place;  // [T, E], [T, k] f32, [T, k] i32

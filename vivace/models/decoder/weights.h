@@ -17,7 +17,7 @@ struct LayerWeights {
   Tensor qkv, qkv_bias;              // [(Hq+2Hkv)*D, H], instead of the six above
   Tensor q_norm, k_norm;             // [D]
   Tensor attn_gate;                  // [Hq*D, H] of what attention gives; joined it is behind v in qkv
-  // Of a recurrent layer, instead of all these: inputs of its convolution, the gate behind it, what delta_gates takes.
+  // Of a recurrent layer, instead of all these: inputs of its convolution, the gate behind it, those of delta_gates.
   Tensor conv_in, delta_gate, delta_b, delta_a;  // [C, H], [Hv*Dv, H], [Hv, H] x 2
   Tensor delta_in, delta_ba;  // [C + Hv*Dv, H], [2*Hv, H] instead of the four, where a product serves two; or all
   engine::Scales delta_in_scale;
