@@ -86,12 +86,13 @@ struct gate_heads {
       const int vec = widest(a.dtype);
       const bool wide = a.D % vec == 0 && vectorizable(a.x, a.x_stride, a.dtype, vec) &&
                         (a.G == 1 || vectorizable(a.gate, a.gate_stride, a.dtype, vec)) &&
+                        vectorizable(a.weight, 0, a.weight_dtype, vec) &&
                         vectorizable(a.out, a.out_stride, a.dtype, vec);
-      return Key{a.dtype, {kWarps, wide ? vec : 1}};
+      return Key{a.dtype, {kWarps, wide ? vec : 1, wide && a.D <= 32 * vec}};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("gate_heads<%s, vivace::kernels::GateHeadsPolicy{%d, %d}>", type_name(k.t), k.p.warps,
-                               k.p.vec);
+      return kernel_expression("gate_heads<%s, vivace::kernels::GateHeadsPolicy{%d, %d, %s}>", type_name(k.t),
+                               k.p.warps, k.p.vec, k.p.held ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t heads = int64_t{a.T} * a.N;
@@ -101,7 +102,8 @@ struct gate_heads {
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
-        for (const int vec : {widest(t), 1}) visit(Key{t, {kWarps, vec}});
+        for (const Policy& p : {Policy{kWarps, widest(t), true}, {kWarps, widest(t), false}, {kWarps, 1, false}})
+          visit(Key{t, p});
     }
   };
 };

@@ -92,12 +92,15 @@ struct moe_route {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // Some tokens; many, on Hopper; few, or many experts. All give the same result.
-    static constexpr Policy kTactics[] = {{512, 1}, {512, 8}, {128, 1}};
+    // Some tokens; many, on Hopper; few, or many experts; one. All give the same result.
+    static constexpr Policy kTactics[] = {{512, 1}, {512, 8}, {128, 1}, {32, 1, 128}, {32, 1, 256}, {32, 1, 512}};
     static constexpr int64_t kSmem = 96 * 1024, kManyTokens = 32;  // what every chip gives; from here on a cluster pays
     static constexpr int64_t kFewTokens = 4;                       // a warp each
 
     static Result<Key> pick(const Args& a, Arch arch) {
+      if (a.T == 1 && a.drawn() <= Policy::kChoicesOfOne)
+        for (const Policy& p : kTactics)
+          if (a.candidates() <= p.experts) return Key{a.dtype, p};
       const bool wide = kTactics[0].smem_bytes(a.E) <= kSmem;
       if (!wide && kTactics[2].smem_bytes(a.E) > kSmem)
         return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E,
@@ -105,6 +108,7 @@ struct moe_route {
       return Key{a.dtype, kTactics[!wide || a.T <= kFewTokens ? 2 : chip(arch).tma && a.T >= kManyTokens ? 1 : 0]};
     }
     static std::string instance(const Key& k) {
+      if (k.p.experts > 0) return kernel_expression("moe_route_one<%s, %d>", type_name(k.t), k.p.experts);
       return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads,
                                k.p.cluster);
     }

@@ -20,6 +20,7 @@ struct GateHeadsArgs {
 /// A warp a head, `warps` of them a block, 16 bytes a lane and step by accesses of `vec` elements.
 struct GateHeadsPolicy {
   int32_t warps, vec;
+  bool held;  // a head is one step
   constexpr bool operator==(const GateHeadsPolicy&) const = default;
 };
 

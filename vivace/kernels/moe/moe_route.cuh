@@ -76,72 +76,117 @@ struct RouteRow {
   }
 };
 
-/// One token, by the whole block: an expert's place among the keys says whether it is chosen, and as which. A round of
-/// maxima for each choice takes as long as all of this. Bits are those of the rounds: the same keys, sums in the same
-/// order.
-template <class T, int kThreads>
+/// One token, by one warp, its logits in registers. Of the lanes' maxima the K-th largest is a bound that at least K
+/// keys reach, and few more: only these are ranked among each other. Bits are those of RouteRow's rounds: the same
+/// keys, sums in the same order.
+template <class T, int kMost>
 struct RouteOne {
-  static constexpr int kOwn = 4, kExperts = kOwn * kThreads, kChoices = 32;  // experts a thread; what it serves
-  __device__ __forceinline__ static bool serves(const MoeRouteArgs& a) {
-    return a.T == 1 && a.candidates() <= kExperts && a.drawn() <= kChoices;
+  static constexpr int kHeld = kMost / 32;
+  static constexpr int kChoices = MoeRoutePolicy::kChoicesOfOne;
+  static constexpr uint32_t kAll = 0xffffffffu;
+  struct Shared {
+    uint32_t reach[kMost];  // keys that reach the bound, lower experts first; then their experts
+    int expert[kMost];
+    uint32_t key[kChoices];  // of the chosen, larger keys first; then their experts
+    int chosen[kChoices];
+  };
+
+  /// The larger key comes first, of equals the one in front.
+  __device__ __forceinline__ static bool precedes(uint32_t key, int at, uint32_t other, int other_at) {
+    return key > other || (key == other && at < other_at);
+  }
+  __device__ __forceinline__ static uint32_t bound(const uint32_t (&key)[kHeld], int K, int lane) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) most = max(most, key[i]);
+    int rank = 0;
+#pragma unroll
+    for (int j = 0; j < 32; ++j) rank += precedes(__shfl_sync(kAll, most, j), j, most, lane);
+    return __shfl_sync(kAll, most, __ffs(static_cast<int>(__ballot_sync(kAll, rank == K - 1))) - 1);
   }
 
-  /// `smem`: keys of the candidates up to whole 16 bytes, then the chosen: their keys, their numbers.
-  __device__ __forceinline__ static void run(const MoeRouteArgs& a, uint32_t* smem) {
-    const int E = a.candidates(), K = a.drawn(), padded = (E + 3) / 4 * 4, lane = threadIdx.x % 32;
-    uint32_t *const keys = smem, *const chosen_key = smem + padded, *const chosen = chosen_key + K;
-    float v[kOwn];
-    uint32_t key[kOwn];
+  __device__ __forceinline__ static void run(const MoeRouteArgs& a, Shared& m) {
+    const int E = a.candidates(), K = a.drawn(), lane = static_cast<int>(threadIdx.x);
+    const uint32_t lower = (1u << lane) - 1;
+    float v[kHeld];
+    uint32_t key[kHeld];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int e = threadIdx.x + i * kThreads;
-      v[i] = e < E ? to_float(static_cast<const T*>(a.logits)[e]) : 0.0f;
-    }
+    for (int i = 0; i < kHeld; ++i)  // before it is known whether the token counts: one latency less
+      v[i] = lane + i * 32 < E ? to_float(static_cast<const T*>(a.logits)[lane + i * 32]) : 0.0f;
     const float logit = a.shared ? to_float(static_cast<const T*>(a.logits)[E]) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int e = threadIdx.x + i * kThreads;
-      key[i] = e < E ? route_key(v[i]) : 0u;
-      if (e < padded) keys[e] = key[i];
+    if (valid_rows(a.rows, 1) == 0) {
+#pragma unroll 1
+      for (int e = lane; e <= a.E; e += 32) a.offsets[e] = 0;
+#pragma unroll 1
+      for (int k = lane; k < a.K; k += 32) a.token[k] = 0;
+      return;
     }
-    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int e = threadIdx.x + i * kThreads, warp_first = e - lane;
-      if (warp_first >= E) break;
+    for (int i = 0; i < kHeld; ++i) key[i] = lane + i * 32 < E ? route_key(v[i]) : 0u;
+
+    const uint32_t least = bound(key, K, lane);
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i * 32 >= E) break;
+      const bool reaches = key[i] >= least;
+      const uint32_t all = __ballot_sync(kAll, reaches);
+      const int at = count + __popc(all & lower);
+      if (reaches) m.reach[at] = key[i], m.expert[at] = lane + i * 32;
+      count += __popc(all);
+    }
+    __syncwarp();
+    for (int c = lane; c < count; c += 32) {
+      const uint32_t mine = m.reach[c];
       int rank = 0;
-#pragma unroll 8
-      for (int j = 0; j < padded; j += 4) {  // of equal keys the lower experts come first
-        const uint4 k = *reinterpret_cast<const uint4*>(keys + j);
-        rank += (k.x > key[i] - (j < e)) + (k.y > key[i] - (j + 1 < e)) + (k.z > key[i] - (j + 2 < e)) +
-                (k.w > key[i] - (j + 3 < e));
-      }
-      if (e < E && rank < K) chosen_key[rank] = key[i], chosen[rank] = e;
+#pragma unroll 4
+      for (int j = 0; j < count; ++j) rank += precedes(m.reach[j], j, mine, c);
+      if (rank < K) m.key[rank] = mine, m.chosen[rank] = m.expert[c];
     }
-    __syncthreads();
-    for (int e = threadIdx.x; e <= a.E; e += kThreads) {
-      int before = e > E;  // a shared expert, the last
-      for (int k = 0; k < K; ++k) before += static_cast<int>(chosen[k]) < e;
-      a.offsets[e] = before;
+    __syncwarp();
+
+    const uint32_t last_key = m.key[K - 1];
+    const int last = m.chosen[K - 1];
+    int before = 0;  // chosen experts below these
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i * 32 >= E) break;
+      const int e = lane + i * 32;
+      const uint32_t all = __ballot_sync(kAll, e < E && !precedes(last_key, last, key[i], e));
+      if (e < E) a.offsets[e] = before + __popc(all & lower);
+      before += __popc(all);
     }
-    if (threadIdx.x >= 32) return;
-    const float top = route_value(chosen_key[0]);
-    const int mine = lane < K ? static_cast<int>(chosen[lane]) : 0;
-    const float p = expf(route_value(chosen_key[lane < K ? lane : 0]) - top);
+    if (lane <= a.E - E) a.offsets[E + lane] = K + lane;  // a shared expert, the end
+
+    const float top = route_value(m.key[0]);
+    const int mine = lane < K ? m.chosen[lane] : 0;
+    const float p = expf(route_value(m.key[lane < K ? lane : 0]) - top);
     float mass = 0.0f;
     int place = 0;
     for (int k = 0; k < K; ++k) {
-      if (a.renormalize) mass += __shfl_sync(0xffffffffu, p, k);
-      place += __shfl_sync(0xffffffffu, mine, k) < mine;
+      if (a.renormalize) mass += __shfl_sync(kAll, p, k);
+      place += __shfl_sync(kAll, mine, k) < mine;
     }
     if (!a.renormalize) {
-      for (int e = lane; e < E; e += 32) mass += expf(route_value(keys[e]) - top);
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i)
+        if (lane + i * 32 < E) mass += expf(route_value(key[i]) - top);
       mass = warp_reduce(mass, Sum{});
     }
     if (lane < K) a.weights[lane] = p / mass, a.place[lane] = place, a.token[lane] = 0;
     if (a.shared && lane == 0) a.weights[K] = route_shared(logit), a.place[K] = K, a.token[K] = 0;
   }
 };
+
+/// Grid: a block.
+template <class T, int kExperts>
+__global__ void __launch_bounds__(32) moe_route_one(const __grid_constant__ MoeRouteArgs a) {
+  __shared__ typename RouteOne<T, kExperts>::Shared memory;
+  ptx::touch_parameters(a);
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  RouteOne<T, kExperts>::run(a, memory);
+}
 
 /// Grid: one cluster. Shared memory: (warps + 2) * E counts.
 template <class T, MoeRoutePolicy P>
@@ -159,10 +204,6 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   ptx::launch_dependents();
   __syncthreads();
   const int64_t M = valid_rows(a.rows, a.T);
-  if constexpr (P.threads <= 128) {  // few tokens
-    if (M == 1 && RouteOne<T, P.threads>::serves(a))
-      return RouteOne<T, P.threads>::run(a, reinterpret_cast<uint32_t*>(route_smem));
-  }
   const int64_t part = rank * kWarps + warp, parts = P.cluster * kWarps;
   const int64_t begin = M * part / parts, end = M * (part + 1) / parts;
 

@@ -21,12 +21,14 @@ struct MoeRouteArgs {
   VV_HD int32_t drawn() const { return shared ? K - 1 : K; }  // choices among the candidates
 };
 
-/// One cluster of blocks routes all tokens.
+/// One cluster of blocks routes all tokens; or one warp one token, up to `experts` candidates in registers.
 struct MoeRoutePolicy {
   int32_t threads;
-  int32_t cluster;  // 1 before Hopper
+  int32_t cluster;      // 1 before Hopper
+  int32_t experts = 0;  // else 0
   constexpr bool operator==(const MoeRoutePolicy&) const = default;
-  constexpr int64_t smem_bytes(int64_t E) const { return (threads / 32 + 2) * E * 4; }
+  static constexpr int kChoicesOfOne = 32;  // that the warp draws
+  constexpr int64_t smem_bytes(int64_t E) const { return experts > 0 ? 0 : (threads / 32 + 2) * E * 4; }
 };
 
 }  // namespace vivace::kernels
