@@ -10,6 +10,8 @@ limit, and its clock down. metric=graph rows (--parts curves) are the step's gra
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
 class of rows; metric=answer is a prompt and its answer. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
+Of hybrids (--parts verified,states): metric=verified is a step that checks guesses behind fresh tokens, beside metric=plain, each waited for; metric=snapshot, restore
+and fork are copies of a sequence's state on the device.
 """
 import argparse
 import json
@@ -48,6 +50,9 @@ JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
 PEERS = ("qwen3-0.6b", "qwen3-8b")
 BUDGET = [("qwen3-8b", "bf16", (1, 8, 32)), ("qwen3-8b", "fp8_static", (1,)), ("qwen3-0.6b", "bf16", (1, 8)), ("qwen3-30b-a3b", "bf16", (1,))]
+GUESSES, VERIFIED_GOAL = 4, 1.25  # a step that checks so many takes at most so many plain ones
+STATE_GOAL = 60.0  # us of a copy of a sequence's state
+HYBRIDS = [("qwen3.6-27b", "bf16"), ("qwen3.6-27b", "w4a16"), ("qwen3.6-35b-a3b", "bf16")]
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
@@ -111,12 +116,14 @@ def prefill_floor_us(report, precision, name) -> float:
 
 def warm(models, parts) -> None:
     """Kernels of every load below, compiled side by side: a few layers of a model have those of all its layers."""
-    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), prefill_chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7]).close()"
-    room = lambda name, precision, kv, batch, invariance="class": (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance)  # noqa: E731
+    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), prefill_chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7], mtp=int(sys.argv[8])).close()"
+    room = lambda name, precision, kv, batch, invariance="class", mtp=0: (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance, mtp)  # noqa: E731
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
-    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class") for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
+    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class", 0) for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
     jobs |= {room(name, "bf16", "auto", 1) for name in PEERS} if "peers" in parts else set()
     jobs |= {room(name, precision, "auto", batch) for name, precision, batches in BUDGET for batch in batches} if "budget" in parts else set()
+    jobs |= {room(name, precision, "auto", 2 * GUESSES + 1, mtp=GUESSES) for name, precision in HYBRIDS} if "verified" in parts else set()
+    jobs |= {room(name, precision, "auto", 2) for name, precision in HYBRIDS if precision == "bf16"} if "states" in parts else set()
     always = {room(*STRICT[:2], "auto", rows, kind) for rows in STRICT[2] for kind in ("class", "strict")} if "strict" in parts else set()
     always |= {room(*JITTER[:2], "auto", 1)} if "jitter" in parts else set()
     with tempfile.TemporaryDirectory() as folder:
@@ -228,6 +235,59 @@ def budget(vivace, add, models) -> None:
                 add(report, precision, f"{where},metric=graph", tool="graph replays, host clock", p50_us=p["step_us"], limit_us=floor_us(report, 2, batch), note=f"{len(p['order'])} launches")
 
 
+def verified(vivace, add, models) -> None:
+    """A step of one token, and steps that check guesses: behind one token, and behind as many as had all been right. In turn, from one context on."""
+    from vivace.bench import percentiles
+
+    kinds = {"plain": (1, 0), "verified": (1, GUESSES), "verified_all_right": (1 + GUESSES, GUESSES)}
+    for name, precision in HYBRIDS:
+        if models and name not in models:
+            continue
+        with load(vivace, name, precision, 2 * GUESSES + 1, mtp=GUESSES, context=2 * POSITION, prefill_chunk=PROMPT) as model:
+            report, core, seconds, at = model.report(), model._live, {k: [] for k in kinds}, POSITION
+            core.start(0)
+            core.step([(i * 7919 % report["vocab"], i, 0, i == POSITION - 1) for i in range(POSITION)])
+            for turn in range(110):
+                for kind, (fresh, guesses) in kinds.items():
+                    rows = [((at + i) * 7919 % report["vocab"], at + i, 0, True, i >= fresh) for i in range(fresh + guesses)]
+                    begun = time.perf_counter()
+                    core.step(rows)
+                    if turn >= 10:
+                        seconds[kind].append(time.perf_counter() - begun)
+                    at += fresh
+            plain = percentiles(seconds["plain"])["p50_us"]
+            for kind, (fresh, guesses) in kinds.items():
+                p = percentiles(seconds[kind])
+                note = f"{p['p50_us'] / plain:.3f} of plain, goal {VERIFIED_GOAL}" if guesses else "waited for"
+                add(report, precision, f"model={name},batch=1,ctx={POSITION},fresh={fresh},guesses={guesses},metric={kind.partition('_')[0]}", **{k: p[k] for k in ("p50_us", "p99_us", "n")}, note=note)
+
+
+def states(vivace, add, models) -> None:
+    """Copies of a sequence's state, many queued one behind the other: from a slot to a place that keeps it, back, and to another slot."""
+    from vivace.bench import percentiles
+
+    copies, slots = 64, 2
+    for name, precision in HYBRIDS:
+        if models and name not in models or precision != "bf16":  # it is f32 under every plan
+            continue
+        with load(vivace, name, precision, slots, context=2 * POSITION, prefill_chunk=PROMPT, num_kv_blocks="full") as model:
+            report, core = model.report(), model._live
+            core.start(0)
+            core.step([(1, 0, 0, True)])
+
+            def queued(pair, times):
+                core.logits()
+                begun = time.perf_counter()
+                core.copy_state(*pair, times)
+                core.logits()  # waits
+                return time.perf_counter() - begun
+
+            for metric, pair in (("snapshot", (0, slots)), ("restore", (slots, 0)), ("fork", (0, 1))):
+                seconds = [(queued(pair, copies) - queued(pair, 0)) / copies for _ in range(12)][2:]
+                p = percentiles(seconds)
+                add(report, precision, f"model={name},bytes={report['state_bytes']},metric={metric}", p50_us=p["p50_us"], n=len(seconds) * copies, limit_us=2 * report["state_bytes"] / COPY_RATE * 1e6, note=f"goal {STATE_GOAL:.0f}")
+
+
 def host_gaps(seconds, least) -> float:
     """How often a second this host takes `least` seconds or more away from a loop that reads the clock and nothing else."""
     clock, gaps = time.perf_counter, 0
@@ -317,7 +377,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="jitter,strict,start,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
+    p.add_argument("--parts", default="jitter,strict,start,states,verified,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     p.add_argument("--only-warm", action="store_true", help="that alone, for runs that follow with the same caches: it may share the machine with others, timings may not")
     args = p.parse_args()
@@ -346,7 +406,7 @@ def main() -> None:
         warm(models, parts)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
     # Those that take longest to come by first. `start` needs the device's memory to be free of large models.
-    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "budget": lambda: budget(vivace, add, models), "curves": lambda: curves(vivace, add, models)}
+    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "budget": lambda: budget(vivace, add, models), "curves": lambda: curves(vivace, add, models), "states": lambda: states(vivace, add, models), "verified": lambda: verified(vivace, add, models)}
     work = [(part, run) for part, run in first.items() if part in parts]
     work += [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
     for name, run in work:

@@ -138,6 +138,22 @@ def test_rows_that_pad_a_step_touch_no_state(whole):
         same(last(core), logits[at])
 
 
+def test_a_copied_state_goes_on_as_the_first(whole):
+    """To a place that keeps it and back, over one that has gone on; keys and values behind it are written again."""
+    name, ids, logits = whole
+    core = load(TINY / name, num_kv_blocks=16)
+    kept = core.limits()["max_batch"]
+    feed(core, ids, [30])
+    core.copy_state(0, kept)
+    core.step([(t, 30 + i, 0, i == 6) for i, t in enumerate(drawn(7, 9))])
+    core.copy_state(kept, 0, times=2)
+    core.step([(t, 30 + i, 0, i == 19) for i, t in enumerate(ids[30:50])])
+    same(last(core)[0], logits[49])
+    for pair in ((0, kept + 1000), (-1, 0)):
+        with pytest.raises(vivace.InvalidArgumentError, match="copy_state: state .* is outside"):
+            core.copy_state(*pair)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_alone_and_together(name):
     want = load_file(TINY / name / "expected.safetensors")

@@ -183,6 +183,13 @@ nb::list model_step(TextModel& m, const std::vector<nb::tuple>& rows) {
   });
 }
 
+/// TextModel::copy_state(), `times` times one behind the other; does not wait.
+void copy_state(TextModel& m, int from, int to, int times) {
+  direct(m, [&](engine::TextModel& model) {
+    for (int i = 0; i < times; ++i) check(model.copy_state(from, to));
+  });
+}
+
 /// TextModel::draft(): `count` guesses of each row that asks.
 std::vector<std::vector<int32_t>> model_draft(TextModel& m, const std::vector<nb::tuple>& rows, int count) {
   return direct(m, [&](engine::TextModel& model) {
@@ -289,6 +296,7 @@ void add_model(nb::module_& m) {
       .def("start", &start, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
       .def("draft", &model_draft, nb::arg("rows"), nb::arg("count"))
+      .def("copy_state", &copy_state, nb::arg("from_state"), nb::arg("to_state"), nb::arg("times") = 1)
       .def("see",
            [](TextModel& m, int place, nb::bytes pixels, int height, int width) {
              if (height < 1 || width < 1 || static_cast<int64_t>(pixels.size()) != int64_t{height} * width * 3)
