@@ -370,6 +370,7 @@ FAULTS = [
     ("text: FP4 parts lie on each other", "vivace/engine/weight_uploader.cc", "slice(g.to, row, 1).data", "slice(g.to, 0, 1).data", "tests/test_fp4.py"),
     ("text: FP4 scales of parts lie on each other", "vivace/engine/weight_uploader.cc", "slice(g.to_scale[0], row, 1).data", "slice(g.to_scale[0], 0, 1).data", "tests/test_fp4.py"),
     ("FP4: rows of a gate keep the scales of the query's", "vivace/engine/weights.cc", "scales.scales.block = mine_of(scales.scales.block);", "", "tests/test_nvfp4.py -k codes"),
+    ("fp8 releases: all experts have the first one's scales", "vivace/engine/weights.cc", "row / N * down + ", "", "tests/test_fp8_release.py -k reference"),
     ("FP4: a scale that divides multiplies by its reciprocal", "vivace/engine/weights.cc", "divisor > 0 ? stored / divisor : stored * whole", "stored * whole", "tests/test_nvfp4.py -k reference"),
     ("text: FP4 parts take the first one's scale", "vivace/models/decoder/weights.cc", "whole(w.q) != whole(w.k) || ", "", "tests/test_fp4.py"),
     ("text: FP4 codes are read high nibble first", "vivace/engine/weights.cc", "(i % 2 * 4) & 15", "((i + 1) % 2 * 4) & 15", "tests/test_fp4.py"),

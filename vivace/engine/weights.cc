@@ -113,11 +113,14 @@ Result<Tensor> WeightSource::gather(const WeightRule& rule, const std::string& n
 Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
   const std::string scale_name = weight.name + "_scale_inv";
   const TensorEntry* s = checkpoint_.find(scale_name);
-  if (weight.shape.rank != 2 || s == nullptr)
+  if (weight.shape.rank < 2 || weight.shape.rank > 3 || s == nullptr)
     return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without block scales in " + scale_name +
                                           "; convert it to bf16 or GGUF");
-  const int64_t N = weight.shape[0], K = weight.shape[1], across = (K + kScaleBlock - 1) / kScaleBlock;
-  const Shape wanted((N + kScaleBlock - 1) / kScaleBlock, across);
+  // Of experts in one tensor each has blocks of its own.
+  const bool experts = weight.shape.rank == 3;
+  const int64_t E = experts ? weight.shape[0] : 1, N = weight.shape[experts ? 1 : 0], K = weight.shape[experts ? 2 : 1];
+  const int64_t down = (N + kScaleBlock - 1) / kScaleBlock, across = (K + kScaleBlock - 1) / kScaleBlock;
+  const Shape wanted = experts ? Shape(E, down, across) : Shape(down, across);
   if (!(s->shape == wanted)) return wrong_shape(scale_name, wanted, s->shape);
   if (s->dtype != DType::f32 && s->dtype != DType::bf16)
     return Status(Code::kUnsupported, "tensor " + scale_name + ": wanted f32 or bf16, got " + name(s->dtype));
@@ -131,11 +134,11 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
     if (s->dtype == DType::f32) return std::memcpy(&f, scales + i * 4, 4), f;
     return std::memcpy(&h, scales + i * 2, 2), f32_of_bf16(h);
   };
-  for (int64_t n = 0; n < N; ++n)
+  for (int64_t row = 0; row < E * N; ++row)
     for (int64_t k0 = 0; k0 < K; k0 += kScaleBlock) {
-      const float scale = scale_at(n / kScaleBlock * across + k0 / kScaleBlock);
+      const float scale = scale_at((row / N * down + row % N / kScaleBlock) * across + k0 / kScaleBlock);
       for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k)
-        to[n * K + k] = bf16_of_f32(f32_of_e4m3(codes[n * K + k]) * scale);
+        to[row * K + k] = bf16_of_f32(f32_of_e4m3(codes[row * K + k]) * scale);
     }
   return out;
 }
