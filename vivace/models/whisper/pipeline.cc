@@ -37,6 +37,7 @@ class GraphBuilder {
     const int64_t F = W * c_.frames(), T = W * c_.source, H = c_.width, heads = c_.encoder.heads,
                   D = c_.head_dim(c_.encoder);
     VV_TRY(features(in, W));
+    VV_TRY(point());
     VV_TRY(rec_(ops::mel_clamp, {{"x", top(b_.logs, F)},
                                  {"peak", top(in.peak, W)},
                                  {"length", top(in.length, W)},
@@ -132,6 +133,7 @@ class GraphBuilder {
     VV_TRY(op_.gather(hidden, top(in.sample_rows, T), last));
     VV_TRY(op_.norm(last, layer_norm(w_.decoder_norm), {last}));
     VV_TRY(op_.linear({last}, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T)));
+    VV_TRY(point());
     return rec_(ops::top_logprobs, {{"logits", top(b.logits, T)},
                                     {"token", top(out.token, T)},
                                     {"logprob", top(out.logprob, T)},
