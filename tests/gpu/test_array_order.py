@@ -115,7 +115,7 @@ def test_cupti_tells_the_kernels_of_a_graph_one_by_one():
     with vivace.load_model(str(path), device="cuda") as model:
         try:
             with profiler.profile("cupti") as p:
-                model.generate("one two", max_tokens=8, temperature=0.0)
+                model.generate_ids([1, 2, 3], max_tokens=8, temperature=0.0)
         except UnsupportedError as e:
             pytest.skip(str(e))
     names = {r["op"] for r in p.rows}

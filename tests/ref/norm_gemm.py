@@ -101,6 +101,7 @@ CASES = [
     case(2, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=1, distributions=("normal",)),
     case(2, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
     *[case(t, 520, 1280, "bf16", "bf16", {"kind": "layer", "epilogue": "gelu_erf"}, ports=("weight", "norm_bias", "bias")) for t in (1, 2, 3)],
+    case(2, 576, 288, "bf16", "bf16", ports=("weight", "norm_bias"), distributions=("normal",), note="an RMS norm's bias: no kernel has it, two ops do"),
     case(2, 40, 384, "f16", "f16", {"kind": "layer"}, ports=("weight", "norm_bias", "residual", "rows"), rows=1),
     case(2, 40, 264, "bf16", "bf16", {"kind": "layer", "epilogue": "silu", "gated": True}, ports=("scale", "shift"), R=2),
     case(1, 64, 1040, "bf16", "e4m3", {"kind": "layer"}, ports=("weight", "normed_scale", "w_scale"), normed="e4m3", distributions=("normal", "zero")),

@@ -126,6 +126,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::NormArgs& n = a.norm;
       if (a.g.T == 0 || !wins(a)) return Maybe();
+      if (n.bias != nullptr && n.kind != kernels::NormKind::layer) return Maybe();  // no kernel of RMS norms adds one
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(a.g, arch));
       if (gemm.kind != GemmGpu::Kind::wgmma || !gemm.wgmma.aligned || a.g.tf32) return Maybe();
       VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
