@@ -38,8 +38,8 @@ def checked(on: bool = True):
 @contextmanager
 def constant_weights(on: bool = True):
     """A promise, while it lasts, for this thread's calls on a GPU: nothing that is queued and has not ended writes the operands whose
-    documentation says "read ahead" (a product's w and its scales, rope_attention's angles and norms). Kernels then bring them while the call before
-    still runs, as those of loaded models do; also in captures. Without it every operand is ordered as the stream says, and such a call
+    documentation says "read ahead" (a product's w and its scales, rope_attention's angles and norms; its places and past
+    where it says `stable`). Kernels then bring them while the call before still runs, as those of loaded models do; also in captures. Without it every operand is ordered as the stream says, and such a call
     waits for the end of what came before. A broken promise is a race: wrong numbers, without an error."""
     before = _core.constant_weights()
     _core.set_constant_weights(on)

@@ -20,7 +20,7 @@ def _parts(inputs, attrs, dtypes, dims):
     return given, made, of, {k: v for k, v in attrs.items() if k in ATTENTION_ATTRS}, dtypes | {"k": dtypes["k_cache"], "v": dtypes["v_cache"]}
 
 
-def ref(*, dtypes, dims, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", window=0, softcap=0.0, scale=0.0, **inputs):
+def ref(*, dtypes, dims, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", window=0, softcap=0.0, scale=0.0, stable=False, **inputs):
     attrs = {"style": style, "attn_factor": attn_factor, "eps": eps, "norm_plus_one": norm_plus_one, "layout": layout, "window": window, "softcap": softcap, "scale": scale}
     _, made, given, kept, of = _parts(inputs, attrs, dtypes, dims)
     return attention.ref(**given, **kept, dtypes=of) | {k: made[k] for k in ("k_cache", "v_cache")}
@@ -99,6 +99,12 @@ CASES = [
     case(2, 4, 2, 128, 90, "bf16", S=2, norms=BF, A=1, more=("shift",), ranges={"shift": (-64, 0)}, note="angles behind the cache's positions"),
     case(7, 4, 2, 64, 60, "f32", S=3, P=2, slots=[0, 0, 0, 1, 2, 2, 2], pos=[4, 5, 6, 20, 0, 1, 2], norms=("f32", "f32"), A=3, more=("shift", "axis"), ranges={"shift": (-4, 64)}, values={"axis": np.arange(32) % 3}, note="M-RoPE in pages"),
     case(0, 4, 2, 64, 30, "bf16"),
+    # Places and the past may be read ahead: one sequence, whose first block is known before its place is, slots, pages, windows, rows that are not there.
+    *(case(1, 4, 1, 128, L, "bf16", {"stable": True}, norms=BF, pos=[p], values={"k_cache": unwritten([p]), "v_cache": unwritten([p])}) for L, p in ((1100, 0), (900, 127), (1000, 128), (1200, 1024))),
+    case(5, 4, 2, 128, 64, "bf16", {"stable": True, "window": 70}, S=6, P=9, norms=BF, more=("rows", "lse"), rows=4),
+    case(3, 8, 2, 64, 260, "f16", {"stable": True}, S=4, pos=[0, 127, 200], slots=[2, -1, 1], distributions=("normal", "zero")),
+    case(4, 8, 1, 256, 200, "bf16", {"stable": True, "norm_plus_one": True}, norms=("f32", "bf16"), more=("out_scale",), ranges={"out_scale": (0.01, 0.02)}),
+    case(12, 4, 2, 64, 60, "bf16", {"stable": True, "softcap": 8.0}, S=12, note="in two parts"),
 ]
 
 

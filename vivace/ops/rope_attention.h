@@ -43,6 +43,9 @@ struct rope_attention : TwoParts<rope_attention> {
       real("eps", 1e-6, "added to the mean square of q_norm and k_norm"),
       boolean("norm_plus_one", false, "q_norm and k_norm multiply by (1 + weight), Gemma's convention"),
       kCacheLayout,
+      boolean("stable", false,
+              "of calls with angles or norms, which are read ahead: so may be pos, slot, page_table, rows, and places "
+              "of the caches that the call does not append. No bit depends on it"),
       integer("window", 0, "if positive, only keys j > pos - window are visible"),
       real("softcap", 0, "if positive, scores become softcap * tanh(score / softcap)"),
       real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
@@ -67,6 +70,7 @@ struct rope_attention : TwoParts<rope_attention> {
   struct Args {
     kernels::QkvShiftedArgs rope;
     kernels::AttentionArgs a;
+    bool stable;
   };
   /// q neither comes nor goes.
   static Cost cost(const Args& a) {
@@ -116,7 +120,8 @@ struct rope_attention : TwoParts<rope_attention> {
                               {"scale", c.real("scale")},
                               {"layout", layout}}));
   }
-  static Status read(const Call&, const Call& first, const Call& second, Args* a) {
+  static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
+    a->stable = c.flag("stable") && c.reads_ahead();  // else the call is not ordered as its promise wants it
     VV_TRY(qkv_rope::bind(first, &a->rope));
     return attention::bind(second, &a->a);
   }
@@ -165,7 +170,8 @@ struct rope_attention : TwoParts<rope_attention> {
       return Maybe(
           Key{t.dtype,
               Policy{part.swap_ab, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0,
-                     a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)},
+                     a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope),
+                     a.stable},
               part.fp8_out});
     }
     static kernels::HeadNorms norms(const kernels::QkvRopeArgs& a) {
@@ -180,9 +186,9 @@ struct rope_attention : TwoParts<rope_attention> {
       const auto& t = k.p.swap_ab;
       return kernel_expression(
           "rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionSwapAB{%d, %d, %d, %d, "
-          "%d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d)}%s>",
+          "%d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d), %s}%s>",
           type_name(k.x), t.d, t.dv, t.rows, t.stages, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false",
-          static_cast<int>(k.p.norms), k.fp8_out ? ", vivace::kernels::e4m3" : "");
+          static_cast<int>(k.p.norms), k.p.stable ? "true" : "false", k.fp8_out ? ", vivace::kernels::e4m3" : "");
     }
     static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
       AttentionGpu::Key part = AttentionGpu::key(k.x, k.p.swap_ab);
@@ -217,10 +223,11 @@ struct rope_attention : TwoParts<rope_attention> {
       using kernels::HeadNorms;
       const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false,
                            bool fp8_out = false) {
-        visit(Key{x,
-                  Policy{AttentionGpu::swap_ab(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R,
-                         interleaved, norms},
-                  fp8_out});
+        for (const bool stable : {false, true})
+          visit(Key{x,
+                    Policy{AttentionGpu::swap_ab(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R,
+                           interleaved, norms, stable},
+                    fp8_out});
       };
       for (const int64_t slots : {8, 64, 512}) one(DType::bf16, 128, 64, slots, HeadNorms::alike);
       one(DType::bf16, 128, 64, 8, HeadNorms::none);

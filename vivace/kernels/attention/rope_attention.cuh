@@ -21,6 +21,7 @@ template <class Q, RopeAttentionPolicy P>
 struct RopePrologue {
   using Args = RopeAttentionArgs;
   static constexpr bool kActive = true;
+  VV_HD static constexpr bool stable() { return P.stable; }
   static constexpr RopePolicy R = P.rope();
   static constexpr int kThreads = R.threads, kKeys = AttentionSwapAB::kKeys, kD = P.swap_ab.d, kChunks = kD / 8;
   static_assert(kD == P.swap_ab.dv && kD % 16 == 0 && R.holds(kD, P.R) && P.swap_ab.rows == P.kMostHeads);
@@ -65,11 +66,11 @@ struct RopePrologue {
       head().load_head(static_cast<const Q*>(norm()), weight);
     if (pair() >= 0 && pair() < P.R) frequency = r.inv_freq[pair()];
   }
-  /// Behind the wait all that waits for memory, before any of it is used.
+  /// All that waits for memory, before any of it is used. Stable places come before the wait, their head behind it.
   template <class Kernel>
   __device__ __forceinline__ void prefetch_rows(const Kernel& k) {
     if (k.lane < k.a.T) pos = k.a.pos[k.lane], slot = k.a.slot != nullptr ? k.a.slot[k.lane] : 0;
-    prefetch_head(k.row0 / k.a.group());
+    if constexpr (!stable()) prefetch_head(k.row0 / k.a.group());
     rows = valid_rows(k.a.rows, k.a.T);
   }
   __device__ __forceinline__ void prefetch_head(int64_t t) {

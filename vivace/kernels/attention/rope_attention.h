@@ -29,6 +29,7 @@ struct RopeAttentionPolicy {
   int32_t R;      // pairs that turn
   bool interleaved;
   HeadNorms norms;
+  bool stable;    // places, rows and earlier keys and values may be read before the dependency wait
   static constexpr int kMostTokens = 32;  // a lane for each row of the call
   static constexpr int kMostHeads = 8;    // queries of a kv head
   constexpr bool operator==(const RopeAttentionPolicy&) const = default;

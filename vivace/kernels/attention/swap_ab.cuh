@@ -31,6 +31,7 @@ namespace vivace::kernels {
 struct NoPrologue {
   using Args = AttentionSwapABArgs;
   static constexpr bool kActive = false;
+  VV_HD static constexpr bool stable() { return false; }
 };
 
 /// `Prologue`: NoPrologue, or what makes queries and the rows that the call appends (rope_attention.cuh).
@@ -460,7 +461,7 @@ struct AttentionSwapABKernel {
         const AttentionSpan see(a, token);
         first = static_cast<int>(see.first), end = static_cast<int>(see.end), slot = static_cast<int>(see.slot);
       }
-      if constexpr (Prologue::kActive) {
+      if constexpr (Prologue::kActive && !Prologue::stable()) {
         if (!is_producer) prologue.make(*this);
       }
       const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff),
@@ -470,6 +471,14 @@ struct AttentionSwapABKernel {
       uint32_t has = 0;
 #pragma unroll
       for (int c = 0; c < kSplit; ++c) has |= (first_block(lo, c) < blocks ? 1u : 0u) << c;
+      if constexpr (Prologue::stable()) {
+        if (!is_producer) {
+          ptx::dependency_wait();
+          ptx::launch_dependents();
+          prologue.prefetch_head(row0 / a.group());
+          prologue.make(*this);
+        }
+      }
       if (is_producer) {
         if constexpr (kSplit > 1) {
           const int others = __popc(has & ~(1u << split_index));
@@ -482,6 +491,10 @@ struct AttentionSwapABKernel {
           tma_load_block(slot, from + i * kSplit, hi, u + 2 * i);
         if (prefetched && round == 0 && mine == 0)
           drain();  // nobody reads it, but it must have come before this block ends
+        if constexpr (Prologue::stable()) {
+          ptx::dependency_wait();  // no block ends before what it did not wait for
+          ptx::launch_dependents();
+        }
       } else {
         if (round == 0) wait_queries(boxed);
         if (mine > 0) {
@@ -532,12 +545,17 @@ __device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::A
     if (is_producer && k.lane == 2) ptx::tma_prefetch(args.q);
   }
   __syncthreads();
+  if constexpr (Prologue::stable()) {
+    if (is_producer && k.knows_first()) k.tma_load_block(0, k.split_index, 0x7fffffff, 0);
+  }
   ptx::cluster_arrive<P.split>();
   ptx::touch_parameters(args);
   if constexpr (Prologue::kActive) k.prologue.prefetch_weights();
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
-  ptx::dependency_wait();
-  ptx::launch_dependents();
+  if constexpr (!Prologue::stable()) {
+    ptx::dependency_wait();
+    ptx::launch_dependents();
+  }
   AttentionSwapABArgs::Queries queries{};
   if constexpr (Prologue::kActive) k.prologue.prefetch_rows(k);
   else queries = args.queries(a, P.rows);
@@ -545,9 +563,12 @@ __device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::A
   if constexpr (!Prologue::kActive) {
     if (is_producer && boxed) k.tma_load_queries(queries);
   }
-  if (is_producer && prefetched) k.tma_load_block(0, k.split_index, 0x7fffffff, 0);
+  if constexpr (!Prologue::stable()) {
+    if (is_producer && prefetched) k.tma_load_block(0, k.split_index, 0x7fffffff, 0);
+  }
   const int rows = valid_rows(a.rows, a.T) * group;
   if (row0 >= rows) {  // the whole cluster
+    if constexpr (Prologue::stable()) ptx::dependency_wait();
     if (is_producer && prefetched) k.drain();
     if (is_producer && boxed) ptx::mbarrier_wait<false>(k.queries_barrier(), 0);
     return;

@@ -64,7 +64,8 @@ Status DecoderModel::record_draft(exec::Stream& stream, int64_t rows, bool furth
                             .weights = weights_,
                             .buffers = draft_buffers_,
                             .attn_factor = attn_factor_,
-                            .moved = &drafts_on_.inputs()};
+                            .moved = &drafts_on_.inputs(),
+                            .captured = !options_.eager};
   return decoder::record_draft(rec, context, (further ? drafts_on_ : draft_).inputs(), rows);
 }
 

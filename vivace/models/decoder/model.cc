@@ -266,7 +266,8 @@ Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorde
                             v.guesses,
                             moved,
                             gated ? &walk : nullptr,
-                            gated ? v.head_parts : 1};
+                            gated ? v.head_parts : 1,
+                            !options_.eager};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 

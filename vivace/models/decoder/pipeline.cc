@@ -43,6 +43,7 @@ class Step {
         moved_(context.moved != nullptr ? *context.moved : in),
         deferred_(context.deferred_norms && T <= kDeferredNormRows && !in.image.present()),
         guesses_(context.guesses),
+        captured_(context.captured),
         entry_(context.plan.entry),
         hidden_(top(b_.hidden, T)),
         pos_(top(in.pos, T)),
@@ -157,7 +158,8 @@ class Step {
                        .slot = slot_,
                        .page_table = b_.page_table,
                        .rows = in_.rows,
-                       .out_scale = entering.scale}));
+                       .out_scale = entering.scale,
+                       .stable = captured_}));  // earlier steps wrote the past, the host or they the places
     if (gates > 0) VV_TRY(gate(attended, heads(columns(all, nq + 2 * nk, nq), c_.heads), "sigmoid"));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(point());
@@ -515,7 +517,7 @@ class Step {
   int head_parts_;
   const StepInputs& moved_;
   bool deferred_;           // see deferred_norms()
-  bool guesses_;
+  bool guesses_, captured_;
   ActQuant entry_;        // of the layers' products; the head's is the plan's
   bool drafts_ = false;   // this is the draft layer
   bool scaled_ = false;   // normed and squares have what the next norm's product takes

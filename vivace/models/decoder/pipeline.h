@@ -125,6 +125,7 @@ struct StepContext {
       nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
   const engine::GateWalk* gates = nullptr;  // where it stands back; null: nowhere
   int head_parts = 1;                 // products that the lm_head is, with points between
+  bool captured = false;              // as one graph: what came before the step has ended when it begins
 };
 
 /// Records one step over at most T rows (T <= the inputs' bound), sampling included.

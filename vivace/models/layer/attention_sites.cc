@@ -90,6 +90,7 @@ Status AttentionSites::run(ops::Recorder& rec, int site, int64_t layer, const Pr
                      {"attn_factor", from.attn_factor},
                      {"eps", from.eps},
                      {"norm_plus_one", from.norm_plus_one ? 1.0 : 0.0},
+                     {"stable", rows.stable ? 1.0 : 0.0},
                      {"window", s.window},
                      {"softcap", s.softcap},
                      {"scale", s.scale},
