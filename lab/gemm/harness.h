@@ -123,6 +123,15 @@ inline std::vector<double> in_turn(const std::vector<const Graph*>& graphs, int 
   return medians;
 }
 
+/// Bytes read and written a second by copies of `bytes` bytes within `memory`, which has twice as many.
+inline double copy_rate(void* memory, size_t bytes) {
+  char* p = static_cast<char*>(memory);
+  const Graph graph(4, [&](int, cudaStream_t stream) {
+    return cudaMemcpyAsync(p + bytes, p, bytes, cudaMemcpyDeviceToDevice, stream) == cudaSuccess;
+  });
+  return 2.0 * static_cast<double>(bytes) / in_turn({&graph}, 9)[0] * 1e6;
+}
+
 inline double time_graph(int count, const std::function<bool(int, cudaStream_t)>& launch, int replays = 5) {
   const Graph graph(count, launch);
   return in_turn({&graph}, replays)[0];

@@ -3,7 +3,7 @@
 //   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/weight_only_kernels.cu
 //   -o codes.cubin nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/weight_only_bench.cu -ldl
 //   -lcuda -o codes_bench
-//   ./codes_bench codes.cubin [rows.jsonl] [nopeer]
+//   ./codes_bench codes.cubin [rows.jsonl] [nopeer] [few]: one to eight tokens of the products that decode steps have
 #include <cuda.h>
 #include <cxxabi.h>
 
@@ -106,21 +106,19 @@ std::vector<Variant> variants(CUlibrary library) {
                *p = std::strstr(text, "GemmWeightOnly{");
     if (!w || !act || !p) continue;
     Variant v = {};
-    char flag[8] = "true", name[96];
-    int scale = 0, group = 0;
+    char name[112];
     v.kernel = k, v.w = static_cast<DType>(std::atoi(w + 6)), v.act = static_cast<GemmAct>(std::atoi(act + 8));
-    std::sscanf(p, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d, %5[a-z], %d, (vivace::DType)%d", &v.p.warps_n,
-                &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag, &group,
-                &scale);
-    v.p.aligned = flag[0] == 't', v.p.group = group, v.p.scale = static_cast<DType>(scale);
-    if (const char* last = std::strrchr(p, '}')) {  // the last one is the copies' width
-      while (last > p && last[-1] != ' ') --last;
-      if (std::count(p, last, ',') == 13) {  // then whether it brings x
-        v.p.x_ring = last[0] == 't';
-        for (last -= 2; last[-1] != ' ';) --last;
-      }
-      v.p.tma_steps = last[0] == '(' ? std::atoi(last + 5) : std::atoi(last);
+    std::vector<int> fields;
+    for (const char* at = std::strchr(p, '{') + 1; *at && *at != '}';) {
+      const char* value = *at == '(' ? std::strchr(at, ')') + 1 : at;
+      fields.push_back(*value == 't' ? 1 : std::atoi(value));
+      while (*at && *at != ',' && *at != '}') ++at;
+      while (*at == ',' || *at == ' ') ++at;
     }
+    fields.resize(14);
+    const auto at = [&](int i) { return fields[i]; };
+    v.p = {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7) != 0, at(8), static_cast<DType>(at(9)),
+           at(10) != 0, at(11) != 0, at(12), at(13) != 0};
     std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s%s", vivace::name(v.w),
                   v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles, v.p.token_tiles,
                   v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.tma_steps > 0 ? "b" : "",
@@ -195,6 +193,7 @@ int main(int argc, char** argv) {
   if (cuLibraryLoadFromFile(&library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS)
     return std::printf("no %s\n", argv[1]), 2;
   FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
+  const bool few_tokens = argc > 4;
   const std::vector<Variant> all = variants(library);
   std::printf("%zu kernels\n", all.size());
 
@@ -203,16 +202,22 @@ int main(int argc, char** argv) {
   uint8_t* w = device_alloc<uint8_t>(kPool);
   uint8_t* scales = device_alloc<uint8_t>(kPool / 8);
   char* plain = device_alloc<char>(kPool);
-  bf16 *x = device_alloc<bf16>(size_t{kMaxT} * 16384), *out = device_alloc<bf16>(size_t{kMaxT} * 32768);
-  fill_random<<<1024, 256>>>(x, size_t{kMaxT} * 16384, 3);
+  bf16 *x = device_alloc<bf16>(size_t{kMaxT} * 17408), *out = device_alloc<bf16>(size_t{kMaxT} * 34816);
+  fill_random<<<1024, 256>>>(x, size_t{kMaxT} * 17408, 3);
   fill_random<<<1024, 256>>>(reinterpret_cast<bf16*>(plain), kPool / 2, 4);
   constexpr int kPick = 4096;
   int2* d_pick = device_alloc<int2>(kPick);
   double *d_ref = device_alloc<double>(kPick), *d_size = device_alloc<double>(kPick);
   Blas blas;
   struct Shape { int N, K; };
-  const Shape shapes[] = {{24576, 4096}, {6144, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {600, 1536}};
-  const int tokens[] = {1, 8, 16, 32, 64, 512};
+  const std::vector<Shape> shapes =
+      few_tokens
+          ? std::vector<Shape>{{34816, 5120}, {16384, 5120}, {5120, 17408}, {5120, 6144},
+                               {24576, 4096}, {4096, 12288}, {6144, 4096},  {4096, 4096}}
+          : std::vector<Shape>{{24576, 4096}, {6144, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {600, 1536}};
+  const std::vector<int> tokens = few_tokens ? std::vector<int>{1, 2, 4, 8} : std::vector<int>{1, 8, 16, 32, 64, 512};
+  const double copy = copy_rate(plain, kPool / 2);
+  std::printf("copy %.0f GB/s\n", copy / 1e9);
   std::map<std::pair<int, int>, std::map<int, double>> peer;
   int wrong = 0;
   cudaStream_t stream;
@@ -240,7 +245,7 @@ int main(int argc, char** argv) {
         const bool few = M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2);
         const bool mine = M > 64                                      ? v.p.tma_steps == 0 && v.p.tokens() == 64
                           : v.p.tma_steps > 0 && v.p.token_tiles == 4 ? M >= 32
-                                                                      : few && (!v.p.x_ring || M > 1);
+                                                                      : few && (!v.p.x_ring || M > 1 || few_tokens);
         if (!mine || v.p.smem_bytes(DType::bf16, v.w, v.act, std::min(M, v.p.tokens())) > 227 * 1024) continue;
         const size_t w_bytes = static_cast<size_t>(row_bytes(v.w, s.K)) * s.N;
         const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)),
@@ -304,6 +309,7 @@ int main(int argc, char** argv) {
         if (!(worst <= 1) || !same)
           std::printf("%s M=%d %dx%d: %.3g of the bound%s\n", v.name.c_str(), M, s.N, s.K, worst,
                       same ? "" : ", other bits");
+        if (few_tokens && v.p.tokens() != 8) continue;
         const double us = time_graph(nodes, [&](int i, cudaStream_t st) {
           GemmArgs b = a;
           b.w = w + i % copies * w_bytes;
@@ -321,8 +327,8 @@ int main(int argc, char** argv) {
           std::printf("cuBLASLt bf16 M=%d %dx%d %.2f us\n", M, s.N, s.K, lt[M]);
         }
         char text[96];
-        std::snprintf(text, sizeof text, " %dx%d,%d %.2f (%.0fGB x%.2f)", s.N, s.K, M, us, w_bytes / us / 1e3,
-                      lt[M] / us);
+        std::snprintf(text, sizeof text, " %dx%d,%d %.2f (%.0f%% x%.2f)", s.N, s.K, M, us,
+                      100.0 * static_cast<double>(w_bytes + scale_bytes) / us * 1e6 / copy, lt[M] / us);
         line += text;
         if (rows)
           std::fprintf(rows,

@@ -35,15 +35,25 @@ __device__ __forceinline__ float group_sum(const X* group) {
   }
   return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
 }
-/// A lane's operands of a token's group of 32 elements in shared memory, from its first on: 8 bytes and the 8 that lie
-/// 32 behind; where kFolds, 16 as paired() gives them.
+/// Where 16 bytes of row t lie, in words of as many: in odd rows of kFolds neighbours are swapped, so that what eight
+/// lanes read, each one of two neighbours, is in every bank.
 template <bool kFolds>
-__device__ __forceinline__ void x_operands(const uint8_t* lane_x, uint32_t (&b)[4]) {
-  if constexpr (kFolds) {
-    const uint4 v = *reinterpret_cast<const uint4*>(lane_x);
+__device__ __forceinline__ int x_word(int t, int word) {
+  return kFolds ? word ^ (t & 1) : word;
+}
+/// Lane c's operands of a group of 32 elements of a token's row in shared memory, the at + j-th: 8 bytes and the 8 that
+/// lie 32 behind; where kPairs, 16 as paired() gives them; where kFolds too, the lane has 32 bytes of two groups, of
+/// which these are one half (`at` is even), and which lie as x_word() says.
+template <bool kPairs, bool kFolds>
+__device__ __forceinline__ void x_operands(const uint8_t* row, int t, int at, int j, int c, uint32_t (&b)[4]) {
+  if constexpr (kPairs) {
+    const uint8_t* group =
+        row + (kFolds ? at * 64 + j / 2 * 128 + c * 32 + x_word<kFolds>(t, j % 2) * 16 : (at + j) * 64 + c * 16);
+    const uint4 v = *reinterpret_cast<const uint4*>(group);
     b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
   } else {
-    const uint2 low = *reinterpret_cast<const uint2*>(lane_x), high = *reinterpret_cast<const uint2*>(lane_x + 32);
+    const uint8_t* group = row + (at + j) * 64 + c * 8;
+    const uint2 low = *reinterpret_cast<const uint2*>(group), high = *reinterpret_cast<const uint2*>(group + 32);
     b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
   }
 }
@@ -66,7 +76,7 @@ struct XPanel {
 
   // Constants, not calls: NVRTC reads a policy from memory where a member function of it gets a run-time argument.
   static constexpr int kSideBytes = P.side_bytes(W, kAct);
-  static constexpr bool kFolds = P.folds(kTypeOf<X>, W);
+  static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kPairs = P.pairs(kTypeOf<X>, W);
   static constexpr bool kCopies = !kInt && kTypeOf<X> == kTypeOf<Mma>;  // x as it is: no register in between
 
   __device__ __forceinline__ XPanel(uint8_t* memory, int T) : x(memory), rows(min(T, kTokens)) {
@@ -85,11 +95,13 @@ struct XPanel {
   }
 
   /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros
-  /// up to the end of a group of 32. `wide`: rows start at 16 bytes. Four lanes a group, eight elements each.
+  /// up to the end of a group of 32 (where kFolds: of 64). `wide`: rows start at 16 bytes. Four lanes a group, eight
+  /// elements each.
   __device__ __forceinline__ void fill(const X* from, int64_t stride, int64_t K, int tokens, bool wide) const {
     constexpr int kQuads = P.threads() / 4, kBatch = kCopies ? 1 : 2;
     const int quad = static_cast<int>(threadIdx.x) / 4, lane = static_cast<int>(threadIdx.x) % 4;
-    const int groups = K < P.panel ? static_cast<int>((K + 31) / 32) : kGroups;
+    constexpr int kUnit = kFolds ? 64 : 32;  // up to whose end there are zeros
+    const int groups = K < P.panel ? static_cast<int>((K + kUnit - 1) / kUnit) * (kUnit / 32) : kGroups;
     if constexpr (kCopies) {
       if (wide && K % 8 == 0) return copy(from, stride, K, tokens, groups);
     }
@@ -122,14 +134,15 @@ struct XPanel {
     constexpr int kWords = kGroups * 4;
     for (int u = static_cast<int>(threadIdx.x); u < tokens * kWords; u += P.threads()) {
       const int t = u / kWords, word = u % kWords;
-      if (word < groups * 4) ptx::copy16(x + t * kPitch + word * 16, from + t * stride + word * 8, word * 8 < K);
+      if (word < groups * 4)
+        ptx::copy16(x + t * kPitch + x_word<kFolds>(t, word) * 16, from + t * stride + word * 8, word * 8 < K);
     }
     ptx::copy_commit();
     ptx::copy_wait<0>();
-    if constexpr (kFolds) {  // a thread's own copies
+    if constexpr (kPairs) {  // a thread's own copies
       for (int u = static_cast<int>(threadIdx.x); u < tokens * kWords; u += P.threads()) {
         const int t = u / kWords, word = u % kWords;
-        uint4* at = reinterpret_cast<uint4*>(x + t * kPitch + word * 16);
+        uint4* at = reinterpret_cast<uint4*>(x + t * kPitch + x_word<kFolds>(t, word) * 16);
         if (word < groups * 4) *at = paired(*at);
       }
     }
@@ -143,11 +156,11 @@ struct XPanel {
     }
   }
 
-  /// The lane's operands of plane p: x of token tile m, group j of the panel.
-  __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
+  /// The lane's operands of plane p: x of token tile m, group at + j of the panel; `at` is even where kFolds.
+  __device__ __forceinline__ void operands(int p, int m, int at, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32,
               t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
-    x_operands<kFolds>(x + (p * rows + t) * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
+    x_operands<kPairs, kFolds>(x + (p * rows + t) * kPitch, t, at, j, lane % 4, b);
   }
   __device__ __forceinline__ void codes(int m, int j, uint32_t& low, uint32_t& high) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);
@@ -189,7 +202,8 @@ struct XPanel {
 #pragma unroll
     for (int p = 0; p < kPlanes; ++p) {
       const uint4 v = {parts[0][p][0], parts[0][p][1], parts[1][p][0], parts[1][p][1]};
-      *reinterpret_cast<uint4*>(x + (p * rows + t) * kPitch + group * 64 + lane * 16) = kFolds ? paired(v) : v;
+      *reinterpret_cast<uint4*>(x + (p * rows + t) * kPitch + x_word<kFolds>(t, group * 4 + lane) * 16) =
+          kPairs ? paired(v) : v;
     }
   }
 

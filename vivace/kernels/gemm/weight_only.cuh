@@ -39,8 +39,10 @@ struct WeightOnlyTile {
   using Row = WeightRow<W, Mma, P.aligned>;
   using Panel = typename HeldX<X, Mma, W, kAct, P, P.x_ring>::Type;
   static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds,
-                        kScaled = !kFolds && (kBlocks || P.group > 0);
+                        kPairs = Panel::kPairs, kScaled = !kFolds && (kBlocks || P.group > 0);
   static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
+  /// What makes up for the size that values are dequantized to.
+  static constexpr float kLift = kFolds ? 128.0f : kPairs && kIsSame<Mma, bf16> ? 64.0f : 1.0f;
   static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)),
                        kSidePitch = P.side_pitch(W);  // of what lies behind W
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
@@ -68,6 +70,7 @@ struct WeightOnlyTile {
   uint32_t barriers;  // the warp's, one a stage
   int lane, wn, wk, rank;
   int first, count;  // steps of K of this rank
+  bool scales_straight, zeros_straight;  // of the arrays beside W
   int turn = 0, n0 = 0, slot = 0, parity = 0;  // slot, parity: of the step that is multiplied
   int first_tile, next_tile, next_step, stride, end;  // of the step that is copied next
   bool whole = false;  // the panel holds all of this rank's x
@@ -98,6 +101,8 @@ struct WeightOnlyTile {
     ring = smem + kBarrierBytes + warp * (P.stages * kSlot);
     sums = both_sums = reinterpret_cast<float*>(smem + kBarrierBytes + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
+    scales_straight = P.group > 0 && straight(a.w_block_scale, a.block_stride * info(P.scale).bytes);
+    zeros_straight = P.zeros && straight(a.w_block_zero, a.zero_stride);
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
     first = static_cast<int>(steps * rank / P.cluster);
     count = static_cast<int>(steps * (rank + 1) / P.cluster) - first;
@@ -164,8 +169,9 @@ struct WeightOnlyTile {
     }
     if constexpr (P.group > 0)
       load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes,
-                                            info(P.scale).bytes);
-    if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1);
+                                            info(P.scale).bytes, scales_straight);
+    if constexpr (P.zeros)
+      load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1, zeros_straight);
   }
   /// Whether each row of W has a row of its own of an array beside it, which starts at 16 bytes.
   __device__ __forceinline__ bool straight(const void* array, int64_t pitch_bytes) const {
@@ -179,10 +185,10 @@ struct WeightOnlyTile {
   }
   template <int kAt, int kSideBytes>
   __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes,
-                                            int bytes) const {
+                                            int bytes, bool is_straight) const {
     constexpr int kSide = P.side_chunks(kSideBytes), kWhole = kSideBytes / 16;
     if constexpr (kSideBytes % 16 == 0) {
-      if (straight(array, pitch_bytes) && (int64_t{first + i} + 1) * kStep <= a.K) {
+      if (is_straight && (int64_t{first + i} + 1) * kStep <= a.K) {
         const uint8_t* from = side_at(i, 0, array, 0, bytes);
 #pragma unroll
         for (int at = lane; at < kRows * kWhole; at += 32) {
@@ -213,9 +219,9 @@ struct WeightOnlyTile {
   /// Where row `row`'s entries of step i lie in the ring.
   template <int kAt>
   __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes,
-                                                     int bytes) const {
+                                                     int bytes, bool is_straight) const {
     const uint8_t* p = ring + slot * kSlot + kRows * kPitch + row * kSidePitch + kAt;
-    if (kStep / P.group * bytes % 16 == 0 && straight(array, pitch_bytes)) return p;
+    if (kStep / P.group * bytes % 16 == 0 && is_straight) return p;
     return p + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
   }
   /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
@@ -262,20 +268,22 @@ struct WeightOnlyTile {
           static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h) + (kSuper ? from / kRun * info(W).bytes : 0));
           const int row = r * 16 + h * 8 + lane / 4;
           if constexpr (P.group > 0)
-            rows[r][h].scales =
-                side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
-          if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
+            rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes,
+                                                   info(P.scale).bytes, scales_straight);
+          if constexpr (P.zeros)
+            rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1, zeros_straight);
         }
       if constexpr (P.x_ring) {
         if (from % kTakes == 0) panel.take();
       }
       const int base = kSuper ? 0 : from, x_at = (P.x_ring ? from % kTakes : at + from) - base;
+      constexpr int kUnit = kFolds ? 2 : 1;  // groups that a lane reads at once
       if (groups >= from + kRun) {
-#pragma unroll(kTogether)
-        for (int j = 0; j < kRun; ++j) multiply_group(rows, x_at, base + j, acc);
+#pragma unroll(kTogether / kUnit)
+        for (int j = 0; j < kRun; j += kUnit) multiply_group(rows, x_at, base + j, acc);
       } else {
 #pragma unroll 1
-        for (int j = 0; j < groups - from; ++j) multiply_group(rows, x_at, base + j, acc);
+        for (int j = 0; j < groups - from; j += kUnit) multiply_group(rows, x_at, base + j, acc);
       }
       if constexpr (P.x_ring) {
         if ((from + kRun) % kTakes == 0) panel.leave();
@@ -285,6 +293,7 @@ struct WeightOnlyTile {
   __device__ __forceinline__ void multiply_group(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
                                                  float (&acc)[P.row_tiles][P.token_tiles][4]) const {
     if constexpr (kInt) multiply_codes(rows, at, j, acc);
+    else if constexpr (kFolds) multiply_folded(rows, at, j, acc);
     else multiply_planes(rows, at, j, acc);
   }
 
@@ -298,12 +307,9 @@ struct WeightOnlyTile {
     for (int r = 0; r < P.row_tiles; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if constexpr (kFolds) {  // the lane's eight of the 32: one scale
-          scaled_pairs(word_at<P.aligned ? 4 : 1>(rows[r][h].p + j * 16 + lane % 4 * 4),
-                       pair_scale(rows[r][h].scales[2 * j + lane % 4 / 2]), v[r][h][0]);
-        } else {
-          rows[r][h].operands(j, lane % 4, v[r][h]);
-        }
+        if constexpr (kPairs)
+          paired_values<Mma>(word_at<4>(rows[r][h].p + j * 16 + lane % 4 * 4), v[r][h][0]);
+        else rows[r][h].operands(j, lane % 4, v[r][h]);
         if constexpr (kScaled) {
 #pragma unroll
           for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
@@ -311,13 +317,14 @@ struct WeightOnlyTile {
         if constexpr (Panel::kMin) {
           minimum[r][h] = rows[r][h].min_of(j);
           if constexpr (kBlocks) minimum[r][h] = fmaf(scale[r][h][0], static_cast<float>(Row::kZero), minimum[r][h]);
+          if constexpr (kLift != 1.0f) minimum[r][h] *= 1.0f / kLift;
         }
       }
 #pragma unroll
     for (int m = 0; m < P.token_tiles; ++m) {
       uint32_t b[Panel::kPlanes][4];
 #pragma unroll
-      for (int p = 0; p < Panel::kPlanes; ++p) panel.operands(p, m, at + j, b[p]);
+      for (int p = 0; p < Panel::kPlanes; ++p) panel.operands(p, m, at, j, b[p]);
       float2 d = {1.0f, 1.0f};
       if constexpr (P.x_scaled) d = panel.scale(m, at + j);
 #pragma unroll
@@ -350,6 +357,38 @@ struct WeightOnlyTile {
           float2 sum = panel.sum(m, at + j);
           if constexpr (P.x_scaled) sum.x *= d.x, sum.y *= d.y;
           add_minimum(sum, minimum[r], acc[r][m]);
+        }
+      }
+    }
+  }
+  /// The two groups from j on, of which the lane has 16 neighbours with one scale.
+  __device__ __forceinline__ void multiply_folded(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
+                                                  float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    uint2 codes[P.row_tiles][2];
+    uint32_t scale[P.row_tiles][2], v[P.row_tiles][2][4];
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint8_t* p = rows[r][h].p + j * 16 + lane % 4 * 8;
+        codes[r][h] = P.aligned ? *reinterpret_cast<const uint2*>(p) : make_uint2(word_at<1>(p), word_at<1>(p + 4));
+        scale[r][h] = pair_scale(rows[r][h].scales[2 * j + lane % 4]);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          scaled_pairs(half == 0 ? codes[r][h].x : codes[r][h].y, scale[r][h], v[r][h]);
+#pragma unroll
+      for (int m = 0; m < P.token_tiles; ++m) {
+        uint32_t b[4];
+        panel.operands(0, m, at, j + half, b);
+#pragma unroll
+        for (int r = 0; r < P.row_tiles; ++r) {
+          ptx::mma16816<Mma>(acc[r][m], v[r][0][0], v[r][1][0], v[r][0][1], v[r][1][1], b[0], b[1]);
+          ptx::mma16816<Mma>(acc[r][m], v[r][0][2], v[r][1][2], v[r][0][3], v[r][1][3], b[2], b[3]);
         }
       }
     }
@@ -481,7 +520,8 @@ struct WeightOnlyTile {
         for (int m = 0; m < P.token_tiles; ++m) {
           const int t = m * 8 + lane % 4 * 2 + e % 2;
           if (t < tokens)
-            ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), kFolds ? acc[r][m][e] * 128.0f : acc[r][m][e]);
+            ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(),
+                                         kLift != 1.0f ? acc[r][m][e] * kLift : acc[r][m][e]);
         }
       }
   }

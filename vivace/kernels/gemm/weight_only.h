@@ -35,7 +35,7 @@ struct GemmWeightOnly {
   VV_HD constexpr int tokens() const { return 8 * token_tiles; }
   /// Blocks that an SM should hold: what the registers of dequantization allow.
   VV_HD constexpr int blocks(DType x, DType w, GemmAct act) const {
-    if (tma_steps > 0) return token_tiles == 1 && ring_bytes(w) <= 80 * 1024 ? 2 : 1;
+    if (tma_steps > 0) return token_tiles == 1 && ring_bytes(w) <= 88 * 1024 ? 2 : 1;
     return token_tiles > 1 || x == DType::f32 || w == DType::f32 ? 1
            : act == GemmAct::q8 && info(w).block == 256          ? 2
                                                                  : 3;
@@ -66,8 +66,10 @@ struct GemmWeightOnly {
   }
   VV_HD constexpr int zero_bytes(DType w) const { return zeros ? (step(w) + group - 1) / group : 0; }
   VV_HD static constexpr int side_chunks(int bytes) { return bytes == 0 ? 0 : (bytes + 30) / 16; }
-  /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank.
+  /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank; where wide(),
+  /// four rows' of 8.
   VV_HD constexpr int pitch(DType w) const {
+    if (wide(w)) return (16 * chunks(w) + 95) / 128 * 128 + 32;
     const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes, bytes = 16 * chunks(w);
     return (bytes + apart - 1) / (2 * apart) * (2 * apart) + apart;
   }
@@ -90,10 +92,18 @@ struct GemmWeightOnly {
     return t == DType::f32 ? 3 : t == DType::f16 && unit == DType::bf16 ? 2 : 1;
   }
 
-  /// NVFP4: code and scale have two and four significant bits, bf16 holds their product. Weights are scaled where they
-  /// are dequantized, in pairs of codes four apart, and x lies in that order.
-  VV_HD constexpr bool folds(DType x, DType w) const {
-    return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros && !x_scaled && mma(x, w) == DType::bf16;
+  /// NVFP4: a lane has 16 neighbours of 64 elements of K, which share a scale.
+  VV_HD constexpr bool wide(DType w) const {
+    return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros && !x_scaled;
+  }
+  /// Of these code and scale have two and four significant bits, bf16 holds their product: weights are scaled where
+  /// they are dequantized.
+  VV_HD constexpr bool folds(DType x, DType w) const { return wide(w) && mma(x, w) == DType::bf16; }
+  /// Weights come in pairs of codes four apart, and x lies in that order. In i4 a lane has eight neighbours of 32
+  /// elements, so that a scale has to serve as many; of rows off 16 bytes these are four reads, whose registers three
+  /// blocks an SM do not leave.
+  VV_HD constexpr bool pairs(DType x, DType w) const {
+    return folds(x, w) || (w == DType::i4 && group != 16 && aligned);
   }
   /// Groups of 32 elements of K that a place of x's ring has: a step, or half of it where there are many tokens; and
   /// places of a warp along K.
@@ -102,7 +112,7 @@ struct GemmWeightOnly {
   /// Bytes of x's rows in a panel, or a place of the ring, one token and plane; then of what a token keeps for each 32
   /// elements.
   VV_HD constexpr int x_pitch(DType x, DType w, GemmAct act) const {
-    return act == GemmAct::q8 ? panel + 16 : (x_ring ? 32 * x_run(w) : panel) * 2 + (folds(x, w) ? 64 : 32);
+    return act == GemmAct::q8 ? panel + 16 : (x_ring ? 32 * x_run(w) : panel) * 2 + (pairs(x, w) ? 64 : 32);
   }
   VV_HD constexpr int x_stage_bytes(DType x, DType w, int T) const {
     return (T * x_pitch(x, w, GemmAct::f32) + 127) / 128 * 128;

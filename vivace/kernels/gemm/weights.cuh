@@ -228,6 +228,32 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
   }
 };
 
+/// Eight signed codes of four bits as pairs, codes 0 and 4 first; of bf16 2^-6 of the value. A code less its sign in
+/// the lowest bits of a bf16 is 2^-133 of it, and 16 times that four bits further up, where the exponent's last bit
+/// goes on counting: one exact product and sum each. f16 has it in the mantissa of 1024.
+template <class Mma>
+__device__ __forceinline__ void paired_values(uint32_t q, uint32_t (&out)[4]) {
+  constexpr bool kHalf = kIsSame<Mma, f16>;
+  constexpr uint32_t kTop = kHalf ? 0x64006400u : 0u;
+  const uint32_t later = q >> 8;
+  out[0] = masked<0x000f000fu, kTop | 0x00080008u>(q);
+  out[1] = masked<0x00f000f0u, kTop | 0x00800080u>(q);
+  out[2] = masked<0x000f000fu, kTop | 0x00080008u>(later);
+  out[3] = masked<0x00f000f0u, kTop | 0x00800080u>(later);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kHalf) {  // 1024 + 8 off, or a sixteenth with 64 + 8 off
+      asm("fma.rn.f16x2 %0, %0, %1, %2;"
+          : "+r"(out[i])
+          : "r"(i % 2 == 0 ? 0x3c003c00u : 0x2c002c00u), "r"(i % 2 == 0 ? 0xe408e408u : 0xd480d480u));
+    } else {  // times 2^127 or 2^123, 8 * 2^-6 off
+      asm("fma.rn.bf16x2 %0, %0, %1, %2;"
+          : "+r"(out[i])
+          : "r"(i % 2 == 0 ? 0x7f007f00u : 0x7d007d00u), "r"(0xbe00be00u));
+    }
+  }
+}
+
 /// Eight e2m1 times a scale, as pairs of bf16, codes 0 and 4 first: `scale` is it times 2^119, twice, and what comes
 /// out 2^-7 of the product. A magnitude in the lowest bits of bf16's exponent and the highest of its mantissa is 2^-126
 /// of the code's, also where it is subnormal.

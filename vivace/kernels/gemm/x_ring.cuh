@@ -18,7 +18,7 @@ struct XRing {
   static constexpr int kPitch = P.x_pitch(kTypeOf<X>, W, GemmAct::f32), kTokens = P.tokens(), kThreads = 32 * P.warps_n;
   static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32),
                        kShare = kStages * kRun * kTokens;  // sums of a share
-  static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kMin = P.has_min(W);
+  static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kPairs = P.pairs(kTypeOf<X>, W), kMin = P.has_min(W);
 
   const TensorMap* map;
   uint8_t* memory;     // [share][stage][token] rows of kPitch bytes, then [share][stage][group][token] sums of groups
@@ -72,7 +72,7 @@ struct XRing {
   /// Waits for the next stage.
   __device__ __forceinline__ void take() {
     ptx::mbarrier_wait<false>(full + 8 * stage, parity);
-    if constexpr (kFolds || kMin) {
+    if constexpr (kPairs || kMin) {
       if (ready) return;
       prepare();
       ptx::named_barrier<kThreads>(1 + wk);
@@ -81,7 +81,7 @@ struct XRing {
   /// The stage may be filled again.
   __device__ __forceinline__ void leave() {
     if (!whole) {
-      if constexpr (kFolds) ptx::tensor_fence();  // prepare() has written what TMA writes next
+      if constexpr (kPairs) ptx::tensor_fence();  // prepare() has written what TMA writes next
       __syncwarp();
       const uint32_t read = full + 8 * (kStages + stage);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);
@@ -93,11 +93,11 @@ struct XRing {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 
-  /// The lane's operands of token tile m, group j of the stage.
-  __device__ __forceinline__ void operands(int, int m, int j, uint32_t (&b)[4]) const {
+  /// The lane's operands of token tile m, group at + j of the stage.
+  __device__ __forceinline__ void operands(int, int m, int at, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32,
               t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
-    x_operands<kFolds>(here() + t * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
+    x_operands<kPairs, kFolds>(here() + t * kPitch, t, at, j, lane % 4, b);
   }
   /// Sums of group j, of the two tokens whose products the lane holds.
   __device__ __forceinline__ float2 sum(int m, int j) const {
@@ -124,10 +124,13 @@ struct XRing {
   /// What operands() and sum() want beside x itself, by all warps of the share.
   __device__ __forceinline__ void prepare() const {
     const int thread = wn * 32 + static_cast<int>(threadIdx.x) % 32;
-    if constexpr (kFolds) {
+    if constexpr (kPairs) {
       for (int u = thread; u < rows * (kRun * 4); u += kThreads) {
-        uint4* at = reinterpret_cast<uint4*>(here() + u / (kRun * 4) * kPitch + u % (kRun * 4) * 16);
-        *at = paired(*at);
+        const int t = u / (kRun * 4), word = u % (kRun * 4);
+        uint4* row = reinterpret_cast<uint4*>(here() + t * kPitch);
+        const uint4 v = row[word];
+        if constexpr (kFolds) __syncwarp();  // neighbours of a row are a warp's neighbours: both are read
+        row[x_word<kFolds>(t, word)] = paired(v);
       }
     }
     if constexpr (kMin) {
