@@ -8,6 +8,7 @@ prefill_bench.py, norm_bench.py and grouped_bench wrote on the GPU; facts.json i
 import argparse
 import json
 import os
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -62,19 +63,21 @@ CODES = ["vivace/kernels/gemm/codes.*", *(f"vivace/kernels/{f}.cuh" for f in (
 BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1, "e2m1": 9 / 16}  # an element
 
 
-def shipped_codes(w, M, N, K):
-    """The tile that the op takes, as codes_bench names it (vivace/ops/gemm_weight_only_gpu.h)."""
-    if round(BLOCK_BYTES[w] * K) % 16 or w == "q6_k":  # its steps are no whole 16 bytes
-        return "4.2.1.1/3 c1 p4096u"
-    cut = 2 if N <= 32 * 127 and K >= 512 * 8 else 1
-    if M <= 8:
-        return f"2.4.1.1/2 c{cut} p" + ("16384b" if M == 1 and K > 4096 else "4096b")
-    small = BLOCK_BYTES[w] < 0.7
-    if M <= 16 and w == "e2m1":
-        return f"2.4.1.2/1 c{cut} p4096b"
-    if M <= 16:
-        return f"2.4.1.2/2 c{cut} p" + ("4096b" if small else "2048b")
-    return f"2.4.{2 if small else 1}.4/1 c{cut} p2048b"
+def shipped_codes(w, act, M, N, K):
+    """The tile that the op takes, as codes_bench names it; asks the vivace that Python imports."""
+    import ml_dtypes
+    import numpy as np
+
+    import vivace
+    from vivace import _core
+    elements = w == "e2m1"  # whose scales lie beside them
+    held = np.empty((N, K // 2 if elements else round(BLOCK_BYTES[w] * K)), np.uint8)
+    arrays = {"w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)} if elements else {}
+    kernel = _core.picked_kernel("gemm", 90, act=act, x=np.empty((M, K), ml_dtypes.bfloat16), out=np.empty((M, N), ml_dtypes.bfloat16),
+                                 w=vivace.view(held, dtype=w, shape=(N, K)), **arrays)
+    fields = re.search(r"GemmWeightOnly{(.*)}", kernel).group(1).split(", ")
+    name = "{}.{}.{}.{}/{} c{} p{}".format(*fields[:7])
+    return name + "u" * (fields[7] == "false") + "b" * (fields[12] != "0") + "x" * (fields[13] == "true")
 
 
 def codes(facts, path):
@@ -85,7 +88,7 @@ def codes(facts, path):
         if M > 64 and act == "f32" and not row["tactic"].endswith("2.4.2.4/1 c1 p2048b"):
             continue  # gemm_mixed_input's, in prefill.json
         strict = M > 64 and row["tactic"].endswith("2.4.2.4/1 c1 p2048b")  # the cut of few tokens: what one invariance class would cost
-        if row["tactic"].split(" ", 2)[2] != ("4.2.2.8/2 c1 p512" if M > 64 else shipped_codes(w, M, N, K)) and not strict:
+        if row["tactic"].split(" ", 2)[2] != ("4.2.2.8/2 c1 p512" if M > 64 else shipped_codes(w, act, M, N, K)) and not strict:
             continue
         moved = BLOCK_BYTES[w] * N * K + 2 * M * (N + K)
         r.row(op="gemm", case=f"w={w},act={act},M={M},N={N},K={K}" + ",invariance=strict" * strict, dtype="bf16", tactic=row["tactic"], p50_us=row["us"], bytes=round(moved), flops=2 * M * N * K,

@@ -267,6 +267,16 @@ CASES = [
     *[Case({"T": t, "N": n, "K": 2560}, {"x": "bf16", "w": w, "out": "bf16"}, distributions=("normal",), note="x comes in turns") for t, n, w in ((32, 4300, "q4_0"), (30, 4300, "q4_k"), (33, 70, "q4_1"))],
     Case({"T": 32, "N": 4300, "K": 2304}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
          shapes={"w_block_scale": (4300, 144)}, note="x comes in turns"),
+    # Rings that hold all of x: of 8192 elements, and of 6144 where 8192 do not fit.
+    Case({"T": 8, "N": 70, "K": 4608}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",), note="a ring of all of x"),
+    Case({"T": 8, "N": 4300, "K": 4608}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+         shapes={"w_block_scale": (4300, 288)}, note="a ring of all of x"),
+    # More tiles than SMs and a long K: all of x beside a second block of the SM, or a panel or a place of it at a time.
+    *[Case({"T": t, "N": 4300, "K": 4608}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+           shapes={"w_block_scale": (4300, 288)}, note="two blocks an SM") for t in (1, 2)],
+    Case({"T": 1, "N": 4300, "K": 6656}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale",),
+         ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (4300, 52), "w_block_zero": (4300, 52)}, note="two blocks an SM, x comes in panels"),
+    Case({"T": 1, "N": 4300, "K": 8704}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",), note="two blocks an SM, x comes in panels"),
     # Many tokens and a quantized w: dequantized on the way to the tensor core.
     Case({"T": 130, "N": 200, "K": 768}, {"x": "bf16", "w": "q4_0", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal", "zero"), rows=121),
     Case({"T": 300, "N": 264, "K": 1024}, {"x": "bf16", "w": "q4_1", "out": "bf16"}, {"epilogue": "silu"}, distributions=("normal", "tiny")),

@@ -31,23 +31,22 @@ struct GemmWeightOnlyGpu {
       {2, 2, 1, 1, 2, 1, 512, true},
   };
   static constexpr int kAnyTokens = 4;
-  // Hopper on, where TMA brings W, up to kFewTokens tokens: the same, by tokens alone; the panel grows
-  // with K where it fits (rows before kAnyDepth hold all of x, those behind it a panel at a time). The last serves
-  // several times.
+  // Hopper on, where TMA brings W, up to kFewTokens tokens: the same, by tokens alone. Rows before kAnyDepth hold all
+  // of x, those from it on a panel at a time; see takes_room(). The last serves several times.
   static constexpr Policy kTmaTactics[] = {
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 4096, true},
-      {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true},  {2, 4, 1, 2, 1, 1, 4096, true},
-      {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true},
-      {2, 4, 1, 1, 1, 1, 2048, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true},
+      {2, 4, 1, 1, 2, 1, 6144, true}, {2, 4, 1, 1, 2, 1, 6144, true},  {2, 4, 1, 1, 2, 1, 2048, true},
+      {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},  {2, 4, 1, 2, 2, 1, 2048, true},
+      {2, 4, 2, 4, 1, 1, 2048, true}, {2, 4, 1, 4, 1, 1, 2048, true},  {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  // The same where it brings x too, two tokens on. Rows behind kAnyDepth fill their places again.
+  // The same where it brings x too, two tokens on. Rows from kAnyDepth on fill their places again.
   static constexpr Policy kRingTactics[] = {
       {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true},
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 2, 2, 1, 4096, true},  {2, 4, 1, 2, 1, 1, 4096, true},
-      {2, 4, 1, 2, 1, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true},
-      {2, 4, 1, 1, 1, 1, 2048, true},
+      {2, 4, 1, 1, 2, 1, 6144, true}, {2, 4, 1, 1, 2, 1, 4096, true},  {2, 4, 1, 2, 2, 1, 4096, true},
+      {2, 4, 1, 2, 1, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 2048, true},  {2, 4, 2, 4, 1, 1, 2048, true},
+      {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 2, kSmCount = kHopper.sm_count;
+  static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 4, kSmCount = kHopper.sm_count;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
   static constexpr int split(int64_t N, int64_t K, DType w, Arch arch, bool tma) {
@@ -113,19 +112,36 @@ struct GemmWeightOnlyGpu {
     };
     return 2 * turns(32) <= 3 * turns(64);
   }
+  /// Blocks that an SM holds at once with `smem_bytes` each.
+  static int held(const Key& k, uint32_t smem_bytes) {
+    const int by_memory = static_cast<int>(kHopper.sm_smem_kib * 1024 / (smem_bytes + 1024));
+    return std::max(1, std::min(by_memory, k.p.blocks(k.x, k.w, k.act)));
+  }
+  /// Whether a row that holds all of x takes the room of an SM's second block, which `refilled` leaves, and there are
+  /// tiles for it: x once more for each tile costs less than half of the warps.
+  static bool takes_room(const Key& whole, const Key& refilled, int tokens, int64_t N) {
+    const auto blocks = [&](const Key& k) {
+      return held(k, static_cast<uint32_t>(k.p.smem_bytes(k.x, k.w, k.act, tokens)));
+    };
+    return whole.act == Act::f32 && (N + whole.p.rows() - 1) / whole.p.rows() * whole.p.cluster > kSmCount &&
+           blocks(whole) < blocks(refilled);
+  }
   static Result<Key> pick_tma(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K,
                               const Policy& form, Arch arch) {
     const std::span<const Policy> rows =
         form.x_ring ? std::span<const Policy>(kRingTactics) : std::span<const Policy>(kTmaTactics);
     for (const Policy& row : rows) {
       const Policy p = with(row, form, x, w, act);
-      const bool last = &row == &rows.back(), whole = &row - rows.data() < kAnyDepth;
+      const bool first = &row == &rows.front(), last = &row == &rows.back(), whole = &row - rows.data() < kAnyDepth;
       if (form.x_ring && row.row_tiles == 2 && low(T, N, p)) continue;
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
       if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) ||
           p.smem_bytes(x, w, act, tokens) > chip(arch).smem_bytes())
         continue;
-      return Key{x, w, out, act, p};
+      const Key key{x, w, out, act, p};
+      if (whole && !first && takes_room(key, Key{x, w, out, act, with(rows[kAnyDepth], form, x, w, act)}, tokens, N))
+        continue;
+      return key;
     }
     return unserved(x, w, arch);
   }
@@ -176,10 +192,7 @@ struct GemmWeightOnlyGpu {
   /// As many blocks as the chip holds at once where they walk the tiles.
   static void limit(const Key& k, int64_t T, int sm_count, exec::Launch* launch) {
     if (!k.p.persistent() || T > k.p.tokens()) return;
-    const uint32_t by_memory = kHopper.sm_smem_kib * 1024 / (launch->smem_bytes + 1024),
-                   by_registers = static_cast<uint32_t>(k.p.blocks(k.x, k.w, k.act));
-    launch->grid[0] =
-        std::min(launch->grid[0], static_cast<uint32_t>(sm_count) * std::max(1u, std::min(by_memory, by_registers)));
+    launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(sm_count * held(k, launch->smem_bytes)));
   }
 
   /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
@@ -239,7 +252,9 @@ struct GemmWeightOnlyGpu {
     Picks<Visit> one{arch, visit};
     const Policy tma = form(1, true, 0, DType::f32, false, false, true), aligned = form(1, true), odd = form(1, false);
     for (const int T : {1, 8, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, tma);
-    for (const int T : {1, 2, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, tma);
+    for (const int N : {4096, 24576})
+      for (const int T : {1, 2, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, tma, N);
+    for (const int T : {1, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 5120, tma);
     one(DType::bf16, DType::q4_0, Act::f32, 32, 4096, tma, 4096);
     one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
     const DType many = chip(arch).wgmma ? DType::f16 : DType::bf16;  // of prefill; gemm_mixed_input serves bf16
@@ -267,6 +282,9 @@ struct GemmWeightOnlyGpu {
     }
     for (const int T : {8, 16, 64})
       one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
+    for (const int K : {5120, 17408})
+      one(DType::bf16, DType::e2m1, Act::f32, 1, K, form(1, true, 16, DType::e4m3, false, false, true));
+    one(DType::bf16, DType::i4, Act::f32, 1, 5120, form(1, true, 128, DType::bf16, true, false, true));
     one(DType::bf16, DType::i4, Act::f32, 8, 4096, form(1, true, 128, DType::bf16, true, false, true));
     one(DType::f16, DType::i4, Act::f32, 1, 4096, form(1, false, 32, DType::f32, true));
     one(DType::bf16, DType::i8, Act::f32, 1, 4096, form(1, true, 128, DType::f16, false, false, true));

@@ -1,0 +1,29 @@
+"""Which tile a product with weights of four bits takes on Hopper, by its shape: where its tiles are more than the SMs, one that
+leaves an SM room for a second block. No GPU."""
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from vivace import _core
+import vivace
+
+
+def picked(w, T, N, K):
+    """Elements of x in shared memory, and whether TMA brings it."""
+    x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
+    arrays = {"w": vivace.view(np.empty((N, K // 32 * 18), np.uint8), dtype="q4_0", shape=(N, K))}
+    if w == "e2m1":
+        arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="e2m1", shape=(N, K)), "w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)}
+    kernel = _core.picked_kernel("gemm", 90, x=x, out=out, **arrays)
+    fields = re.search(r"GemmWeightOnly{(.*)}", kernel).group(1).split(", ")
+    return int(fields[6]), fields[-1] == "true"
+
+
+@pytest.mark.parametrize("w, T, N, K, panel", [
+    ("q4_0", 1, 24576, 4096, 4096), ("q4_0", 1, 34816, 5120, 8192), ("q4_0", 1, 5120, 17408, 6144), ("q4_0", 1, 4096, 12288, 16384),
+    ("q4_0", 2, 34816, 5120, 6144), ("q4_0", 3, 34816, 5120, 4096), ("q4_0", 8, 34816, 5120, 8192), ("q4_0", 2, 4096, 12288, 16384),
+    ("e2m1", 1, 34816, 5120, 8192), ("e2m1", 2, 34816, 5120, 4096), ("e2m1", 8, 34816, 5120, 6144), ("e2m1", 2, 5120, 17408, 4096)])
+def test_a_long_k_leaves_room_for_a_second_block(w, T, N, K, panel):
+    assert picked(w, T, N, K) == (panel, T > 1)
