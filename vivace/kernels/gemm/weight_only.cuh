@@ -383,12 +383,22 @@ struct WeightOnlyTile {
           scaled_pairs(half == 0 ? codes[r][h].x : codes[r][h].y, scale[r][h], v[r][h]);
 #pragma unroll
       for (int m = 0; m < P.token_tiles; ++m) {
-        uint32_t b[4];
-        panel.operands(0, m, at, j + half, b);
+        uint32_t b[Panel::kPlanes][4];
+#pragma unroll
+        for (int p = 0; p < Panel::kPlanes; ++p) panel.operands(p, m, at, j + half, b[p]);
 #pragma unroll
         for (int r = 0; r < P.row_tiles; ++r) {
-          ptx::mma16816<Mma>(acc[r][m], v[r][0][0], v[r][1][0], v[r][0][1], v[r][1][1], b[0], b[1]);
-          ptx::mma16816<Mma>(acc[r][m], v[r][0][2], v[r][1][2], v[r][0][3], v[r][1][3], b[2], b[3]);
+          float part[2][4] = {};  // of several planes, as in multiply_planes()
+#pragma unroll
+          for (int p = 0; p < Panel::kPlanes; ++p) {
+            float(&sum)[4] = Panel::kPlanes > 1 ? part[p > 0] : acc[r][m];
+            ptx::mma16816<Mma>(sum, v[r][0][0], v[r][1][0], v[r][0][1], v[r][1][1], b[p][0], b[p][1]);
+            ptx::mma16816<Mma>(sum, v[r][0][2], v[r][1][2], v[r][0][3], v[r][1][3], b[p][2], b[p][3]);
+          }
+          if constexpr (Panel::kPlanes > 1) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) acc[r][m][e] += part[0][e] + part[1][e];
+          }
         }
       }
     }
