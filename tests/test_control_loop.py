@@ -131,7 +131,7 @@ def settled(before):
 
 
 STARTS = {
-    "join": (dict(join="foo"), {}, vivace.InvalidArgumentError, "join: wanted swap, blend or prefix, got 'foo'"),
+    "join": (dict(join="foo"), {}, vivace.InvalidArgumentError, "join: wanted swap, blend, prefix or future, got 'foo'"),
     "join type": (dict(join=3), {}, vivace.InvalidArgumentError, "join: wanted a text, got 3"),
     "dims": (dict(dims=0), {}, vivace.InvalidArgumentError, "dims: wanted 1 to"),
     "dims type": (dict(dims=2.5), {}, vivace.InvalidArgumentError, "dims: wanted a whole number"),
