@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "vivace/base/check.h"
 
@@ -149,8 +150,9 @@ Result<std::vector<KernelRecord>> stop() {
     out.push_back(std::move(kernel));
   }
   r.kernels.clear(), r.ids.clear();
-  std::stable_sort(out.begin(), out.end(),
-                   [](const KernelRecord& a, const KernelRecord& b) { return a.start_ns < b.start_ns; });
+  std::sort(out.begin(), out.end(), [](const KernelRecord& a, const KernelRecord& b) {
+    return std::tie(a.start_ns, a.end_ns) < std::tie(b.start_ns, b.end_ns);
+  });
   return out;
 }
 
