@@ -132,7 +132,7 @@ _REFUSED = {**dict.fromkeys(("trtllm_bf16_moe", "trtllm_bf16_routed_moe", "trtll
 
 
 def __getattr__(name):
-    """AttributeError, so that hasattr() is false; of names that are refused on purpose it says the way out."""
+    """AttributeError, so that hasattr() is false; of names that are refused on purpose it says what to use instead."""
     if name in _REFUSED:
         raise RefusedName(f"flashinfer: fused_moe.{name}: refused: {_REFUSED[name]}", name=name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
