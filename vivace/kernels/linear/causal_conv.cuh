@@ -93,7 +93,6 @@ struct CausalConvThread {
 /// Grid: ceil(T / P.tokens) * ceil(C / (P.threads * P.vec)) blocks. Tokens of no sequence are not written.
 template <class In, CausalConvPolicy P>
 __global__ void __launch_bounds__(P.threads) causal_conv(const __grid_constant__ CausalConvArgs a) {
-  ptx::touch_parameters(a);
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int slices = (a.C + P.threads * P.vec - 1) / (P.threads * P.vec),
