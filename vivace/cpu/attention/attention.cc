@@ -31,7 +31,7 @@ void attention(const AttentionArgs& a, Pool& pool) {
   // A chunk: a few tokens, one kv head, up to kHeadsTogether of the heads that read it. Chunks of a kv head follow each
   // other, so that its keys and values stay in the cache; last tokens first: they see most keys, and what ends a run
   // should be short. Few tokens are spread over the threads instead.
-  const int64_t most = kQueriesTogether / std::min(group, kHeadsTogether),
+  const int64_t most = queries_together(a.D, a.Dv) / std::min(group, kHeadsTogether),
                 wide = std::clamp<int64_t>(T * a.Hkv * parts / (4 * pool.threads()), 1, most);
   const int64_t tiles = (T + wide - 1) / wide, chunks = tiles * a.Hkv * parts;
   const auto body = [&](int64_t c) {

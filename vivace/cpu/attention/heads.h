@@ -38,9 +38,8 @@ struct Heads {
 
   /// One query head: its row, its weighted sum so far and the softmax's running state.
   struct Query {
-    alignas(64) float q[kMaxHeadDim];
-    alignas(64) float sum[kMaxHeadDim];
     alignas(64) float p[kKeys];  // scores, then weights, of the block at hand
+    float *q, *sum;              // [D], [Dv], padded to lanes
     int64_t t, pos;
     float scale, slope;          // of this head
     float row_max, row_sum;             // largest score so far, sum of exp(score - row_max)
@@ -56,7 +55,7 @@ struct Heads {
     void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t slot, int64_t j0, int kv,
               int n, int dim) {
       const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
-      const int padded = (dim + 15) / 16 * 16,
+      const int padded = padded16(dim),
                 wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
         const int64_t block = a.block(slot, j0 + j),
@@ -146,8 +145,9 @@ struct Heads {
   }
 
   static void run(const kernels::AttentionArgs& a, const AttentionTile& tile) {
-    const int D = (a.D + 15) / 16 * 16, Dv = (a.Dv + 15) / 16 * 16, kv = tile.h0 / (a.Hq / a.Hkv);
+    const int D = padded16(a.D), Dv = padded16(a.Dv), kv = tile.h0 / (a.Hq / a.Hkv);
     Query queries[kQueriesTogether];
+    alignas(64) float floats[kQueryFloats];
     Rows rows;
     int64_t begin = INT64_MAX, end = 0;
     for (int i = 0; i < tile.tokens; ++i) {
@@ -157,6 +157,8 @@ struct Heads {
       }
       for (int h = 0; h < tile.heads; ++h) {
         Query& q = queries[i * tile.heads + h];
+        const int at = i * tile.heads + h;  // all queries, then all sums: one stride of both would use half the cache
+        q.q = floats + at * D, q.sum = floats + tile.tokens * tile.heads * D + at * Dv;
         upcast(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
         std::memset(q.sum, 0, Dv * sizeof(float));
         q.t = tile.t + i, q.pos = a.pos ? std::max(a.pos[q.t], kLeastPosition) : q.t;

@@ -20,7 +20,8 @@ struct Product {
     const uint8_t* w = p.q;
     for (int64_t b = 0; b < n / kGroup; ++b) {
       I dot[kTokens];
-      for (int t = 0; t < kTokens; ++t) dot[t] = B::set_i(kMin ? 0 : x.offset[b * kTokens + t]);
+      for (int t = 0; t < kTokens; ++t)
+        dot[t] = B::set_i(kMin || (kWide && B::kSignedWide) ? 0 : x.offset[b * kTokens + t]);
       for (int g = 0; g < kGroup / 4; ++g, q += 4 * kTokens, w += 64) {
         const I codes = B::load_i(w);
         for (int t = 0; t < kTokens; ++t) dot[t] = B::template dot<kWide>(dot[t], codes, q + 4 * t);

@@ -74,7 +74,8 @@ struct Unpack {
       for (int half = 0; half < 2; ++half) {
         I t[4];
         B::transpose16(row, b * 34 + 2 + half * 16, t);
-        for (int g = 0; g < 4; ++g) put(p, b * 8 + half * 4 + g, B::bxor(t[g], 0x80808080u));  // signed -> 128 + q
+        for (int g = 0; g < 4; ++g)
+          put(p, b * 8 + half * 4 + g, B::kSignedWide ? t[g] : B::bxor(t[g], 0x80808080u));  // signed -> 128 + q
       }
     }
   }

@@ -10,7 +10,7 @@ static inline float gelu_erf(float x) {
   const float size = x < 0.0f ? -x : x, z = size * 0.7071067812f, t = 1.0f / (0.3275911f * z + 1.0f);
   const float p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
   const float tail = 0.5f * t * p * exp_negative(-z * z);
-  return x * (x < 0.0f ? tail : 1.0f - tail);
+  return x * either(x < 0.0f, tail, 1.0f - tail);
 }
 
 }  // namespace vivace::cpu

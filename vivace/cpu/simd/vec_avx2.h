@@ -13,6 +13,7 @@ struct Avx2 {
   struct F { __m256 a, b; };
   static constexpr int kTile = 2;  // 16 registers: two accumulators of each kind take eight
   static constexpr int kDotTokens = 1;
+  static constexpr bool kSignedWide = true;  // dot<true> takes signed bytes of w
 
   static __m256i load8(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static __m128i load4(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
@@ -63,14 +64,13 @@ struct Avx2 {
     }
     for (int j = 0; j < 4; ++j) out[j] = {half[0][j], half[1][j]};
   }
-  /// Pairs of products are summed in 16 bits, which saturates above 127: wide bytes go in two parts.
+  /// Pairs of products are summed in 16 bits, which saturate above 2^15 - 1: wide bytes are signed ones here, of which
+  /// |w| <= 128 multiplies x with w's sign, and |x| <= 127.
   template <bool kWide>
   static __m256i dot8(__m256i acc, __m256i w, __m256i x) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    const auto part = [&](__m256i v) { return _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), ones); };
-    if (!kWide) return _mm256_add_epi32(acc, part(w));
-    const __m256i top = _mm256_and_si256(w, _mm256_set1_epi8(static_cast<char>(0x80)));
-    return _mm256_add_epi32(_mm256_add_epi32(acc, part(_mm256_andnot_si256(top, w))), part(top));
+    const __m256i pairs =
+        kWide ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)) : _mm256_maddubs_epi16(w, x);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
   template <bool kWide>
   static I dot(I acc, I w, const int8_t* x) {

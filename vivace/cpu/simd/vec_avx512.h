@@ -13,6 +13,7 @@ struct Avx512 {
   using F = __m512;
   static constexpr int kTile = 8;
   static constexpr int kDotTokens = 4;
+  static constexpr bool kSignedWide = false;
 
   static I set_i(int32_t x) { return _mm512_set1_epi32(x); }
   static I load_i(const void* p) { return _mm512_loadu_si512(p); }

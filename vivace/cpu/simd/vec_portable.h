@@ -13,6 +13,7 @@ struct Portable {
   struct F { float v[16]; };
   static constexpr int kTile = 4;     // tokens of an int8 tile: kTile accumulators of each kind
   static constexpr int kDotTokens = 2;  // tokens of an f32 tile, against four weight rows
+  static constexpr bool kSignedWide = false;
 
   template <class T, class G>
   static T make(G&& g) {
