@@ -132,6 +132,7 @@ PLANTED = [
     ("width", "vivace/cpu/pointwise/scale.cc", "int sum = 0" + " + 1" * 20 + ";\n", "scale.cc:1: 92 characters, at most 80"),
     ("width", ".clang-format", "BasedOnStyle: Google\n", "names no ColumnLimit"),
     ("chosen", "vivace/kernels/gemm/new.cuh", "// gemm.\n#pragma once\n__global__ void gemm_new();\n", "new.cuh:1: a kernel without"),
+    ("chosen", "vivace/kernels/copy/new.cuh", "// fill.\n#pragma once\n__global__ void fill_new();\n", "new.cuh:1: a kernel without"),
     ("chip", "vivace/ops/wide.h", "int kSmem = 227 * 1024;\n", "227 * 1024: a chip's shared memory"),
     ("chip", "vivace/ops/wide.h", "constexpr int kSmCount = 132;\n", "a chip's SM count"),
     ("chip", "vivace/ops/wide.h", "bool wide = arch >= Arch::sm90a;\n", "a comparison of chips"),

@@ -1,16 +1,16 @@
-"""Rooms with several kernels an op say at each kernel's head when it is the one that runs."""
+"""Each kernel says at its head when it is the one that runs."""
 
 from pathlib import Path
 
 from . import source
 
-PURPOSE = "kernels of attention and gemm say at their head when they are chosen"
-ROOMS = ("vivace/kernels/attention/", "vivace/kernels/gemm/")
+PURPOSE = "kernels say at their head when they are chosen"
+ROOM = "vivace/kernels/"
 
 
 def run(root: Path) -> list[str]:
     out = []
-    for name in (f for room in ROOMS for f in source.files(root, room, (".cuh",))):
+    for name in source.files(root, ROOM, (".cuh",)):
         text = source.text(root, name)
         if "__global__" in text and "// Chosen when: " not in text.split("#pragma once")[0]:
             out.append(f"{name}:1: a kernel without \"// Chosen when: ...\" above its #pragma once")

@@ -1,4 +1,5 @@
 // lstm_cell on CUDA: formula in vivace/ops/lstm_cell.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/audio/lstm_cell.h"
 #include "vivace/kernels/ptx/pdl.cuh"

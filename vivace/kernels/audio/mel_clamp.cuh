@@ -1,4 +1,5 @@
 // mel_clamp on CUDA: formula in vivace/ops/mel_clamp.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/audio/mel_clamp.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // resample on CUDA: formula in vivace/ops/resample.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/audio/resample.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // cast on CUDA: formula in vivace/ops/cast.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/copy/cast.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // fill on CUDA: formula in vivace/ops/fill.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/copy/fill.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // im2col on CUDA: formula in vivace/ops/im2col.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/copy/im2col.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // repeat_heads on CUDA: formula in vivace/ops/repeat_heads.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/copy/repeat_heads.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // resize_pad on CUDA: formula in vivace/ops/resize_pad.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/copy/resize_pad.h"
 #include "vivace/kernels/ptx/pdl.cuh"

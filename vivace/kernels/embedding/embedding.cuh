@@ -1,4 +1,5 @@
 // embedding on CUDA: formula in vivace/ops/embedding.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/embedding/embedding.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // act_mul on CUDA: formula in vivace/ops/act_mul.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/gate/act_mul.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // act_mul_block_scaled on CUDA: formula in vivace/ops/act_mul_block_scaled.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/gate/act_mul.cuh"
 #include "vivace/kernels/gate/act_mul_block_scaled.h"

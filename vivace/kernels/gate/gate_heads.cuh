@@ -1,4 +1,5 @@
 // gate_heads on CUDA: formula in vivace/ops/gate_heads.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gate/gate_heads.h"

@@ -1,4 +1,5 @@
 // gate_residual on CUDA: formula in vivace/ops/gate_residual.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/gate/gate_residual.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // causal_conv on CUDA: formula in vivace/ops/causal_conv.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/linear/causal_conv.h"
 #include "vivace/kernels/ptx/pdl.cuh"

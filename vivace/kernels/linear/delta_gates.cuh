@@ -1,4 +1,5 @@
 // delta_gates on CUDA: formula in vivace/ops/delta_gates.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/linear/delta_gates.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,5 +1,6 @@
 // gated_delta on CUDA: formula in vivace/ops/gated_delta.h. The state of a head stays in registers while its
 // tokens go by; a block's columns need nothing of the others'.
+// Chosen when: what gated_delta_chunks does not take: few tokens, other types and heads, chips of less shared memory.
 #pragma once
 #include "vivace/kernels/linear/delta_gates.cuh"
 #include "vivace/kernels/linear/gated_delta.h"

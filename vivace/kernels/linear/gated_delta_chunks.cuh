@@ -7,6 +7,7 @@
 //   S = e^c_last S0 + sum of e^(c_last - c_j) k_j u_j^T
 // Keys and queries enter products as they are, in bf16; their lengths are factors of the f32 results. What is not bf16
 // (state, corrections, scores) enters as the sum of two bf16, which leaves 16 bits; the system is solved in f32.
+// Chosen when: bf16, heads of 64, 96 or 128, from 32 tokens a sequence on, 164 KiB of shared memory an SM.
 #pragma once
 #include "vivace/kernels/linear/delta_gates.cuh"
 #include "vivace/kernels/linear/gated_delta.h"

@@ -1,5 +1,6 @@
 // fold on CUDA: reductions of what a program gives (map.cuh). No atomics: the order in which values join depends on the
 // shape, the strides and the types, so that the same call gives the same bits.
+// Chosen when: a program with a reduction; fold_columns: side by side along a kept axis; fold_finish: it was split.
 #pragma once
 #include "vivace/kernels/map/held.cuh"
 

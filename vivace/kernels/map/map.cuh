@@ -1,4 +1,5 @@
 // map on CUDA: a program of ufuncs.def, written out as a Body by vivace/array/gpu_source, over strided operands.
+// Chosen when: a program without a reduction; map_turned: operands lie side by side along another axis than the result.
 #pragma once
 #include "vivace/kernels/map/held.cuh"
 

@@ -1,5 +1,6 @@
 // Sorting, searching, gathers and running sums on CUDA. Stable, without atomics: the same call gives the same bits.
 // A C++ compiler reads this header too (held.cuh).
+// Chosen when: arrays' sorting, searching, gathers and running sums, a kernel each step.
 #pragma once
 #include "vivace/kernels/map/held.cuh"
 #include "vivace/kernels/map/order.h"

@@ -1,6 +1,7 @@
 // grouped_gemm on CUDA: formula in vivace/ops/grouped_gemm.h. Limit: memory bandwidth, the weights of the
 // groups that have rows. A block finds its group in the offsets on the device; its product is gemm_weight_only' one,
 // with plain weights too where grouped_wgmma does not serve them.
+// Chosen when: quantized weights, chips without wgmma, and what else grouped_wgmma does not take.
 #pragma once
 #include "vivace/kernels/gemm/weight_only.cuh"
 #include "vivace/kernels/moe/group_tile.cuh"

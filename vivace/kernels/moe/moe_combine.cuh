@@ -1,4 +1,5 @@
 // moe_combine on CUDA: formula in vivace/ops/moe_combine.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/moe/moe_combine.h"
 #include "vivace/kernels/ptx/pdl.cuh"

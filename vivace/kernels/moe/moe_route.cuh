@@ -2,6 +2,7 @@
 //
 // A warp takes a run of neighbouring tokens. First it chooses for each and counts per expert; the counts of
 // all warps before it, over the whole cluster, then say where its choices go, token by token in the same order.
+// Chosen when: every call of its op; moe_route_one: one token, few choices of up to 512 experts.
 #pragma once
 #include "vivace/kernels/moe/moe_route.h"
 #include "vivace/kernels/ptx/cluster.cuh"

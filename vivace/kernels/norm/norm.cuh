@@ -1,5 +1,6 @@
 // norm on CUDA: formula in vivace/ops/norm.h. One thread block a row; the row stays in registers where
 // it fits, so that x and residual are read once.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/norm/norm.h"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // norm_block_scaled on CUDA: formula in vivace/ops/norm_block_scaled.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/norm/norm.cuh"
 #include "vivace/kernels/norm/norm_block_scaled.h"

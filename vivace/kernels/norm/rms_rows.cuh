@@ -1,4 +1,5 @@
 // rms_rows and rms_scale on CUDA: formulas in vivace/ops/rms_rows.h and rms_scale.h. Limit: memory bandwidth.
+// Chosen when: every call of rms_rows and of rms_scale.
 #pragma once
 #include "vivace/kernels/norm/rms.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
 // dequantize on CUDA: formula in vivace/ops/dequantize.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/quantize/dequantize.h"

@@ -1,4 +1,5 @@
 // dequantize_block_scaled on CUDA: formula in vivace/ops/dequantize_block_scaled.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/quantize/dequantize_block_scaled.h"

@@ -1,4 +1,5 @@
 // quantize on CUDA: formula in vivace/ops/quantize.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/quantize/quantize.h"

@@ -1,4 +1,5 @@
 // quantize_block_scaled on CUDA: formula in vivace/ops/quantize_block_scaled.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/quantize/quantize_block_scaled.h"

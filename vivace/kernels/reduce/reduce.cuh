@@ -1,4 +1,5 @@
 // reduce on CUDA: formula in vivace/ops/reduce.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/reduce/reduce.h"

@@ -1,4 +1,5 @@
 // kv_append on CUDA: formula in vivace/ops/kv_append.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/rope/kv_append.h"

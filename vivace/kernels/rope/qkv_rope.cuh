@@ -1,4 +1,5 @@
 // qkv_rope on CUDA: formula in vivace/ops/qkv_rope.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/prefetch.cuh"

@@ -1,4 +1,5 @@
 // rope on CUDA: formula in vivace/ops/rope.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/rope/rotate.cuh"

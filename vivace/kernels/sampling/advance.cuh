@@ -1,4 +1,5 @@
 // advance on CUDA: formula in vivace/ops/advance.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/advance.h"

@@ -1,4 +1,5 @@
 // count_tokens on CUDA: formula in vivace/ops/count_tokens.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/count_tokens.h"

@@ -1,4 +1,5 @@
 // renorm_probs on CUDA: formula in vivace/ops/renorm_probs.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/narrow.cuh"

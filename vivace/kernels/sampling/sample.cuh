@@ -1,5 +1,6 @@
 // sample on CUDA: formula in vivace/ops/sample.h. A cluster of blocks owns a row. One pass over the logits
 // keeps the maximum of every thread's few runs of tokens; what can matter afterwards is read again from L2.
+// Chosen when: every call of sample and of argmax.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/group_maxima.cuh"

@@ -1,4 +1,5 @@
 // sample_chain on CUDA: formula in vivace/ops/sample_chain.h.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/row.cuh"

@@ -1,5 +1,6 @@
 // top_logprobs on CUDA: formula in vivace/ops/top_logprobs.h. A cluster of blocks owns a row. One pass over the logits
 // finds each part's log-sum-exp and every thread's best; a thread looks at its few tokens again for each that is told.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/row.cuh"

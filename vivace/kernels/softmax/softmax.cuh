@@ -1,5 +1,6 @@
 // softmax on CUDA: formula in vivace/ops/softmax.h. One thread block a row; the row stays in registers
 // where it fits, so that x is read once.
+// Chosen when: every call of its op.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/softmax/softmax.h"
