@@ -42,7 +42,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     each does. lm_head_dtype: what its last product becomes: "auto" (as precision says), "plain", "e4m3", "e2m1", "q8_0" or "q4_0". invariance: "class" (bits of a token
     depend on whether it was part of a prompt or of an answer, never on what ran beside it) or "strict" (not on that either: prompts
     take steps of at most 64 tokens, 16 with max_batch=1). partition: a share of a GPU; None is all of it.
-    kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3". threads: CPU threads,
+    kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3" (with the checkpoint's scales, else 1). threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
     max_batch: sequences live at once. prefill_chunk: prompt tokens a step may take. max_in_flight_steps: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the

@@ -24,7 +24,7 @@ struct LoadOptions {
   std::string device = "auto";     // auto | cpu | cuda | cuda:N
   std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 |
                                    // w4a16 | int4 | fp8 | fp8_static
-  std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
+  std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16 | e4m3
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
   int max_batch = 1;               // sequences that can be live at once

@@ -87,6 +87,11 @@ void DecoderModel::declare_buffers() {
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
   declare("logprob", f32, Shape(R), &b.logprob);
+  if (kv_scales_ == KvScales::used) {
+    declare("kv_scale", f32, Shape(c.caches(), 2), &b.kv_scale);
+    declare("kv_wide", act, Shape(T, 2 * c.kv_width()), &b.kv_wide);
+    declare("kv_codes", DType::e4m3, Shape(T, 2 * c.kv_width()), &b.kv_codes);
+  }
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
   const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
                                         : Shape(S, L, c.kv_heads, c.head_dim);

@@ -261,8 +261,8 @@ Status check_group(const JsonValue& owner) {
                                               static_cast<long>(columns)));
 }
 
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt and compressed-tensors write it is read;
-/// other quantized hub files are refused.
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt and compressed-tensors write it is read,
+/// and so are plain weights with scales of a cache alone (kv_scales.h); other quantized hub files are refused.
 Status check_quantization(const JsonValue& q) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;
@@ -276,18 +276,21 @@ Status check_quantization(const JsonValue& q) {
   if (method == "fp8" && blocks) return {};
   VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
   VV_ASSIGN(const std::string_view format, q.get_string("format", "unknown"));
+  const auto groups = q.find("config_groups"), cache = q.find("kv_cache_scheme");
+  const bool grouped = groups && !groups->is_null() && groups->size() > 0;
+  if (method == "compressed-tensors" && format == "dense" && !grouped && cache && cache->is_object()) return {};
   if ((method == "modelopt" && algorithm == "NVFP4") ||
       (method == "compressed-tensors" && format == "nvfp4-pack-quantized")) {
     VV_TRY(check_group(q));
-    const auto groups = q.find("config_groups");
-    if (!groups || groups->is_null()) return {};
+    if (!grouped) return {};
     for (const JsonValue group : *groups)
       if (const auto weights = group.find("weights"); weights && weights->is_object()) VV_TRY(check_group(*weights));
     return {};
   }
   return Status(Code::kUnsupported,
-                "config.json: quantization_config: only fp8 with weight_block_size [128, 128], modelopt's NVFP4 "
-                "and compressed-tensors' nvfp4-pack-quantized are served, got quant_method '" +
+                "config.json: quantization_config: only fp8 with weight_block_size [128, 128], modelopt's NVFP4, "
+                "compressed-tensors' dense with a kv_cache_scheme alone and nvfp4-pack-quantized are served, got "
+                "quant_method '" +
                     std::string(method) + "', quant_algo '" + std::string(algorithm) + "', format '" +
                     std::string(format) + "'; use a GGUF file");
 }

@@ -15,6 +15,7 @@
 #include "vivace/engine/model.h"
 #include "vivace/engine/runtime.h"
 #include "vivace/exec/graph.h"
+#include "vivace/models/decoder/kv_scales.h"
 #include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
@@ -84,6 +85,8 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   Result<int> pick_states() const;
   void declare_buffers();
   Status fill_frequencies();
+  /// Scales of caches and of activations, to where ops read them.
+  Status fill_scales();
   /// Of a model with recurrent layers: nobody's states.
   Status open_states();
   /// The vision tower of a model that has one.
@@ -145,6 +148,7 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   DecoderConfig config_;
   PrecisionPlan plan_{};
   DType kv_dtype_ = DType::f16;
+  KvScales kv_scales_ = KvScales::none;
   engine::TextLimits limits_;
   DecoderWeights weights_;
   StepBuffers buffers_;

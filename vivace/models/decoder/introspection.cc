@@ -163,6 +163,10 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
     return Status(
         Code::kUnsupported,
         strf("calibrate: precision %s has no unrounded activations to look at; load the model in bf16", plan_.name));
+  if (kv_scales_ == KvScales::used)
+    return Status(Code::kUnsupported,
+                  "calibrate: with scales of an e4m3 cache what attention gives is not what it is without; load the "
+                  "model with kv_dtype auto");
   SiteHistograms sites(site_count(config_));
   for (const std::vector<int32_t>& prompt : prompts) {
     VV_TRY(start(0, {}, static_cast<int>(std::min<size_t>(prompt.size(), static_cast<size_t>(limits_.context)))));

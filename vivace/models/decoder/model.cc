@@ -164,6 +164,23 @@ Status DecoderModel::fill_frequencies() {
   return config_.local.empty() ? Status() : fill(config_.local_theta, {}, buffers_.local_inv_freq, nullptr);
 }
 
+Status DecoderModel::fill_scales() {
+  const auto upload = [&](const Tensor& to, const std::vector<float>& values) -> Status {
+    const engine::Upload one[] = {{to.data, values.data(), values.size() * sizeof(float)}};
+    return runtime_->upload(one);
+  };
+  std::vector<float> sites = options_.act_scales, caches;
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& w = weights_.layers[i];
+    // What attention gives is less by v_scale until the product behind it, which has that as its factor.
+    if (plan_.entry == ActQuant::per_tensor) sites[i * size_t{kSites} + size_t{kAttended}] /= w.v_scale;
+    if (!config_.is_recurrent(i)) caches.insert(caches.end(), {w.k_scale, w.v_scale});
+  }
+  if (config_.drafts) caches.insert(caches.end(), {weights_.draft.layer.k_scale, weights_.draft.layer.v_scale});
+  if (kv_scales_ == KvScales::used) VV_TRY(upload(buffers_.kv_scale, caches));
+  return plan_.entry == ActQuant::per_tensor ? upload(buffers_.site_scale, sites) : Status();
+}
+
 Status DecoderModel::open_states() {
   state_pos_.assign(static_cast<size_t>(limits_.max_batch + limits_.states), 0);
   std::vector<int32_t> rows(static_cast<size_t>(buffers_.each_row.shape[0]));
@@ -181,6 +198,7 @@ Status DecoderModel::load() {
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();
   VV_TRY(load_weights(source_, config_, &weights_));
+  VV_ASSIGN(kv_scales_, read_kv_scales(source_.checkpoint(), config_, kv_dtype_, &weights_));
   VV_TRY(open_encoder());
   VV_TRY(upload_weights(config_, plan_, *runtime_, source_, &weights_, &uploader_,
                         options_.gpu_layers < 0 ? config_.layers : options_.gpu_layers, &stream_.layers()));
@@ -209,11 +227,7 @@ Status DecoderModel::load() {
   VV_TRY(masks_.open(*runtime_));
   buffers_.masks = masks_.table();
   buffers_.page_table = pages_.table();
-  if (plan_.entry == ActQuant::per_tensor) {
-    const engine::Upload scales[] = {
-        {buffers_.site_scale.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
-    VV_TRY(runtime_->upload(scales));
-  }
+  VV_TRY(fill_scales());
   for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*runtime_, limits_.max_in_flight_steps));
   VV_TRY(in_flight_.open(*runtime_, "rings of draws", limits_.max_in_flight_steps, limits_.max_batch, &buffers_));
   if (config_.drafts) VV_TRY(open_drafts());

@@ -151,7 +151,8 @@ class Step {
                        .style = c_.rope_style,
                        .attn_factor = local ? 1.0 : attn_factor_,
                        .eps = c_.eps,
-                       .norm_plus_one = c_.norm_plus_one && w.q_norm.present()},
+                       .norm_plus_one = c_.norm_plus_one && w.q_norm.present(),
+                       .scaled = scaled_cache(w, static_cast<int64_t>(layer - carried_))},
                       {.q = q,
                        .out = entering.x.present() ? heads(entering.x, c_.heads) : attended,
                        .pos = pos_,
@@ -163,9 +164,14 @@ class Step {
     if (gates > 0) VV_TRY(gate(attended, heads(columns(all, nq + 2 * nk, nq), c_.heads), "sigmoid"));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(point());
-    VV_TRY(
-        onto(entering, {w.o, w.o_bias, w.o_scale}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
+    VV_TRY(onto(entering, {w.o, w.o_bias, w.o_scale, w.v_scale}, target(w.attn_post_norm), residual(w.attn_post_norm),
+                w.mlp_norm));
     return post_norm(w.attn_post_norm);
+  }
+  ScaledCache scaled_cache(const LayerWeights& w, int64_t cache) const {
+    if (!w.scales_cache()) return {};
+    const Tensor both = row(b_.kv_scale, cache);
+    return {slice(both, 0, 1), slice(both, 1, 1), w.k_scale, top(b_.kv_wide, T_), top(b_.kv_codes, T_)};
   }
 
   /// x = x * act(gate), each head normalised first where `norm` is there.
@@ -540,7 +546,7 @@ bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, cons
     return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
     const bool recurrent = w.conv.present();
-    if (recurrent && !has_whole_input(config, w)) return false;
+    if ((recurrent && !has_whole_input(config, w)) || w.scales_cache()) return false;
     const Tensor* const read[] = {recurrent ? &w.delta_in : &w.qkv, &w.o, &w.gate_up, &w.down};
     const Tensor* const norms[] = {&w.attn_norm, &w.mlp_norm};
     const auto alike = [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; };

@@ -47,6 +47,8 @@ struct StepBuffers {
   Tensor heard;       // [R + T + R, H] hidden states that it goes on from: of the last step of answers, of the last
                       // step of prompts, of its own last step
   Tensor draft_in;    // [T, 2H]
+  Tensor kv_scale;                 // [caches, 2] f32 of e4m3 caches with scales: of keys, of values; or absent
+  Tensor kv_wide, kv_codes;        // [T, 2*Hkv*D], act and e4m3: rows on their way into such a cache
   Tensor page_table;               // [S, P] i32 where the caches are pages: [pages, places, Hkv, D]; or absent
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
@@ -108,7 +110,7 @@ inline constexpr int64_t kDeferredNormRows = 64;
 /// Whether a model's steps of so few rows take their layers' RMS norms behind the products that read them: each product
 /// that writes the residual stream leaves it times the next norm's weight, with sums of squares, and the next product
 /// scales its sums (gemm_rms_rows, rms_gemm). Where one kernel does each, and every layer is RMS norms without norms of
-/// what joins the residual stream, and plain 16-bit products.
+/// what joins the residual stream, and plain 16-bit products without a factor.
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch);
 
 /// Everything that record_step() walks over.

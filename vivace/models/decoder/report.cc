@@ -74,6 +74,7 @@ engine::Report DecoderModel::report() const {
       {"precision", engine::json_string(plan_.name)},
       {"invariance", engine::json_string(options_.invariance)},
       {"kv_dtype", engine::json_string(name(kv_dtype_))},
+      {"kv_scales", kv_scales_ == KvScales::none ? "null" : kv_scales_ == KvScales::used ? "\"used\"" : "\"unread\""},
       {"threads", number(runtime_->threads())},
       {"layers", number(c.layers)},
       {"hidden", number(c.hidden)},

@@ -25,6 +25,8 @@ struct LayerWeights {
   Tensor delta_rate, delta_bias;     // [Hv]
   Tensor delta_norm;                 // [Dv]
   Tensor o, o_bias;                  // [H, Hq*D]; of a recurrent layer [H, Hv*Dv]
+  float k_scale = 1, v_scale = 1;    // of an e4m3 cache: what a code of 1 stands for
+  bool scales_cache() const { return k_scale != 1 || v_scale != 1; }
   Tensor attn_post_norm;             // [H] of what attention gives
   Tensor mlp_norm, mlp_norm_bias;    // [H]
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows

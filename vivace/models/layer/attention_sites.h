@@ -30,6 +30,13 @@ struct Attending {
   bool stable = false;              // of projections in one op: see ops::rope_attention
 };
 
+/// Of a layer whose e4m3 cache has scales: a key is its code times k_scale, a value its code times v_scale.
+struct ScaledCache {
+  Tensor k_scale = {}, v_scale = {};  // [1] f32 each, or absent: both are 1
+  double k_factor = 1;                // k_scale's value, which scores are multiplied by
+  Tensor wide = {}, codes = {};       // scratch, [T, 2 * Hkv * D]: of qkv's type, and e4m3
+};
+
 /// Rows before their norms and rotation, as ops::qkv_rope takes them.
 struct Projected {
   Tensor qkv;                       // [T, (Hq + 2 Hkv) * D]
@@ -39,6 +46,7 @@ struct Projected {
   std::string_view style = "half";
   double attn_factor = 1, eps = 1e-6;
   bool norm_plus_one = false;
+  ScaledCache scaled = {};
 };
 
 class AttentionSites {
@@ -57,10 +65,15 @@ class AttentionSites {
   Status run(ops::Recorder& rec, int site, int64_t layer, const Attending& rows) const;
   /// The same from the projections on: norms, rotation and the append to the layer's keys and values first. rows.q is
   /// scratch. A site of one op is causal, and its rows have neither length nor prefix; else InvalidArgument.
+  /// With from.scaled keys and values are rounded to qkv's type, divided by their scales and rounded to e4m3. Scores
+  /// are those of keys times k_scale; `out` is what values give before v_scale, which the caller's next product takes.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
  private:
   Status check(int site, int64_t layer) const;
+  Status attend(ops::Recorder& rec, int site, int64_t layer, const Attending& rows, double k_factor) const;
+  Status append(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
+  Status append_scaled(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
   Status run_apart(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
   std::span<const Tensor> k_, v_;

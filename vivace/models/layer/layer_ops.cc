@@ -46,7 +46,7 @@ Status LayerOps::linear(const Rows& x, const Matrix& m, const Tensor& out, const
                {"out", out},
                {"out_scale", e.out_scale},
                {"rows", rows}},
-              {{"act", act(m.w)}, {"epilogue", e.act}});
+              {{"act", act(m.w)}, {"epilogue", e.act}, {"alpha", m.factor}});
 }
 
 Status LayerOps::gated(const Rows& x, const Matrix& m, const Rows& out, std::string_view activation) {

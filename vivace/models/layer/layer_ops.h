@@ -9,6 +9,7 @@ namespace vivace::models {
 struct Matrix {
   Tensor w, bias = {};
   engine::Scales scale = {};
+  double factor = 1;  // of the product, before the bias
 };
 
 /// A matrix that loading may make of up to three parts.
