@@ -43,6 +43,12 @@ def quantized(w, whole):
     return codes[:, ::2] | codes[:, 1::2] << 4, scale
 
 
+def values_of(codes, scale):
+    """[N, K] of codes [N, K/2], with f32 scales [N, K/16]."""
+    e2m1 = E2M1.astype(np.float32)[np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)]
+    return e2m1 * np.repeat(scale, 16, 1)
+
+
 def folders(tmp_path, name, layout, whole=lambda key: np.float32(2**-9)):
     """(a folder of FP4, one of the values that it stands for)."""
     weights, fp4, values = apart(load_file(TINY / name / "model.safetensors") if (TINY / name / "model.safetensors").exists() else
@@ -61,8 +67,7 @@ def folders(tmp_path, name, layout, whole=lambda key: np.float32(2**-9)):
             divisor = np.float32(1) / scale_2
             fp4 |= {k + "_packed": codes, k + "_scale": block, k + "_global_scale": np.array([divisor]), k.replace("weight", "input_global_scale"): np.ones(1, np.float32)}
             scale = stored / divisor
-        e2m1 = E2M1.astype(np.float32)[np.stack([codes & 15, codes >> 4], -1).reshape(w.shape)]
-        values[k] = (e2m1 * np.repeat(scale, 16, 1)).astype(ml_dtypes.bfloat16)
+        values[k] = values_of(codes, scale).astype(ml_dtypes.bfloat16)
     config = json.loads((TINY / name / "config.json").read_text())
     for folder, tensors, more in ((tmp_path / "fp4", fp4, {"quantization_config": SCHEMES[layout]}), (tmp_path / "values", values, {})):
         folder.mkdir()

@@ -43,7 +43,8 @@ def test_draws_reach_every_family_plan_and_shape():
     assert {(c.get("rope") or {}).get("rope_type") for c in cases} == {None, "linear", "yarn", "llama3"}
     assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
     hybrids = [text.draw(s, hybrid=True) for s in range(200)]
-    assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "fp8", "int4"} and {c["interval"] for c in hybrids} == {1, 2, 3}
+    assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "fp8", "int4", "fp8_static", "native"} and {c["interval"] for c in hybrids} == {1, 2, 3}
+    assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True}
     assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
     crowd = [text.draw(s, "cuda", True) for s in range(60)]
     assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)

@@ -2,8 +2,11 @@
 import json
 import random
 
+import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
+
+from tests.test_nvfp4 import SCHEMES, apart, quantized, values_of
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
             "qwen3_moe": "Qwen3MoeForCausalLM", "gpt2": "GPT2LMHeadModel"}
@@ -11,6 +14,7 @@ HYBRIDS = {"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5Moe
 EXPERTS = ("mixtral", "qwen3_moe", "qwen3_5_moe_text")
 DIMS = (32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 GREEDY = {}
+WHOLE = np.float32(2**-9)  # scale of a whole FP4 matrix
 CONTEXT = 256
 PAGE = 64
 
@@ -50,10 +54,25 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
     if family in EXPERTS:
         experts = r.choice((2, 4, 5, 8, 16))
         case |= {"experts": experts, "used": r.randint(1, min(experts, 4)), "renormalize": r.random() < 0.5}
+    if hybrid:
+        stored(random.Random(f"stored {seed}"), case)
     case["requests"] = [request(r, case) for _ in range(40 if crowd else r.randint(1, min(12, 2 * case["max_batch"] + 2)))]
     if family == "qwen3_5_moe_text":
         case["shared"] = r.choice((case["mlp"], case["hidden"]))  # as wide as the others: with 16-bit weights one of them
     return case
+
+
+def stored(r, case):
+    """Some hybrids are FP4 on disk, some calibrated; some e4m3 caches come with scales."""
+    how = r.choice((None, None, None, "fp8_static", *SCHEMES))
+    if how in SCHEMES:
+        case |= {"stored": how, "precision": r.choice(("bf16", "native"))}
+    elif how:
+        case["precision"] = how
+    if case["kv_dtype"] != "e4m3" and r.random() < 0.9:
+        case["kv_dtype"] = "f32" if case["precision"] == "f32" else "auto"
+    else:
+        case |= {"kv_dtype": "e4m3", "kv_scales": r.random() < 0.7}
 
 
 def request(r, case):
@@ -167,12 +186,38 @@ def weights(case):
     return out
 
 
+def fp4(case, w):
+    """(tensors as the case's scheme stores matrices of layers, what they stand for)."""
+    layout, held, values = case["stored"], {}, {}
+    for name, x in w.items():
+        parts = []
+        for key, part in apart({name: x}).items():  # experts are quantized one by one: gate and up of each
+            if ".layers." not in key or part.ndim != 2 or part.shape[1] % 16:
+                held[key] = part
+                parts.append(part)
+                continue
+            codes, block = quantized(part, WHOLE)
+            scales = {"_scale_2": np.array(WHOLE)} if layout == "modelopt" else {"_global_scale": np.array([1 / WHOLE], np.float32)}
+            held |= {key + ("" if layout == "modelopt" else "_packed"): codes, key + "_scale": block} | {key + k: v for k, v in scales.items()}
+            value = values_of(codes, block.astype(np.float32) * WHOLE)
+            parts.append(value if case["precision"] == "native" else value.astype(ml_dtypes.bfloat16).astype(np.float32))
+        values[name] = np.concatenate(parts).reshape(x.shape)
+    return held, values
+
+
 def write(case, folder):
-    """The checkpoint; returns its weights."""
-    w = weights(case)
-    (folder / "config.json").write_text(json.dumps(config(case)))
-    save_file(w, folder / "model.safetensors")
-    return w
+    """The checkpoint; returns what its weights stand for."""
+    held = values = weights(case)
+    c = config(case)
+    if case.get("stored"):
+        held, values = fp4(case, held)
+        c["quantization_config"] = SCHEMES[case["stored"]]
+    if case.get("kv_scales"):
+        rng = np.random.default_rng(case["seed"])
+        held = held | {f"model.layers.{i}.self_attn.{n}_scale": np.exp(rng.uniform(-6, 2, 1)).astype(np.float32) for i in range(case["layers"]) if not recurrent(case, i) for n in "kv"}
+    (folder / "config.json").write_text(json.dumps(c))
+    save_file(held, folder / "model.safetensors")
+    return values
 
 
 def simpler(case):
@@ -181,7 +226,7 @@ def simpler(case):
     for some in ([requests[:len(requests) // 2], requests[len(requests) // 2:]] if len(requests) > 1 else []) + [requests[:i] + requests[i + 1:] for i in range(len(requests)) if len(requests) > 1]:
         if some:
             yield case | {"requests": some}
-    plain = {"paged": False, "rope": None, "tied": True, "ahead": 1, "precision": "f32", "kv_dtype": "f32" if case["precision"] == "f32" else case["kv_dtype"]}
+    plain = {"stored": None, "kv_scales": False, "paged": False, "rope": None, "tied": True, "ahead": 1, "precision": "f32", "kv_dtype": "f32" if case["precision"] == "f32" else case["kv_dtype"]}
     for key, value in plain.items():
         if key in case and case[key] != value:
             yield case | {key: value}

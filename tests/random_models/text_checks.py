@@ -24,7 +24,8 @@ class Eights(Rounded):
         return x
 
 
-ARITHMETIC = {"bf16": Rounded(), "w8a16": Eights(eight=True), "fp8": Rounded(eight=True)}
+ARITHMETIC = {"bf16": Rounded(), "native": Rounded(), "w8a16": Eights(eight=True), "fp8": Rounded(eight=True), "fp8_static": Rounded(eight=True)}
+STATIC = 1.5       # the same of a scale a place, which fits no single row; as in test_hybrid_fp8.py
 
 
 def load(case, folder, device, **changes):
@@ -32,6 +33,13 @@ def load(case, folder, device, **changes):
     options = dict(device=device, precision=case["precision"], kv_dtype=case["kv_dtype"], threads=1 if device == "cpu" else 0, context=CONTEXT, max_batch=case["max_batch"], prefill_chunk=case["chunk"],
                    max_in_flight_steps=case["ahead"], num_kv_blocks=max(need, 2 * case["max_batch"]) if case["paged"] else 0)
     return _core.load_text_model(str(folder), **options | changes)
+
+
+def scales(case, folder, device, prompts):
+    """Options of a calibrated plan."""
+    if case["precision"] != "fp8_static":
+        return {}
+    return {"act_scales": load(case | {"precision": "bf16", "kv_dtype": "auto"}, folder, device).calibrate(prompts, 100.0)}
 
 
 def serve(core, case, which):
@@ -98,8 +106,9 @@ def held_to_reference(case, folder, device, weights, sequences):
     """Logits of whole sequences in both classes, of dense caches and of pages."""
     if case["kv_dtype"] not in ("auto", "f32") or (case["precision"] != "f32" and case["precision"] not in ARITHMETIC) or (case["family"] in EXPERTS and case["precision"] != "f32"):
         return {}
-    exact, worst = Decoder(config(case), weights), {}
-    models = [(what, load(case, folder, device, num_kv_blocks=pages)) for what, pages in (("dense", 0), ("paged", 2 * CONTEXT // PAGE))]
+    exact, worst, narrow = Decoder(config(case), weights), {}, STATIC if case["precision"] == "fp8_static" else NARROW
+    own = scales(case, folder, device, sequences)
+    models = [(what, load(case, folder, device, num_kv_blocks=pages, **own)) for what, pages in (("dense", 0), ("paged", 2 * CONTEXT // PAGE))]
     for ids in sequences:
         want = exact.logits(ids)
         until = len(ids) if np.all(exact.closest > TIE) else int(np.argmax(exact.closest <= TIE))
@@ -107,7 +116,7 @@ def held_to_reference(case, folder, device, weights, sequences):
             continue
         bound = F32
         if case["precision"] != "f32":
-            bound = NARROW * error(Decoder(config(case), weights, ARITHMETIC[case["precision"]]).logits(ids), want)
+            bound = narrow * error(Decoder(config(case), weights, ARITHMETIC[case["precision"]]).logits(ids), want)
         for what, model in models:
             far = error(logits_of(model, case, ids)[:until], want[:until])
             worst[what] = max(worst.get(what, 0), far / bound)
@@ -126,7 +135,9 @@ def held_to_reference(case, folder, device, weights, sequences):
 def check(case, folder, device="cpu"):
     """Raises Wrong, or what load() refuses; else how near the bounds came: name -> share."""
     weights = write(case, folder)
-    core, numbers = load(case, folder, device), list(range(len(case["requests"])))
+    numbers = list(range(len(case["requests"])))
+    own = scales(case, folder, device, [ids_of(case, q) for q in case["requests"]])
+    core = load(case, folder, device, **own)
     plain = case | {"requests": [{k: v for k, v in q.items() if k not in ("arrives", "cancelled")} for q in case["requests"]]}
     alone = {}
     for i in numbers:
@@ -136,6 +147,6 @@ def check(case, folder, device="cpu"):
             raise Wrong("answer", f"request {i} alone: {finish} after {tokens}")
     same("batch", case, serve(core, case, numbers), alone)
     same("batch after batch", case, serve(core, plain, numbers[::-1]), alone)
-    same("eager", case, serve(load(case, folder, device, eager=True), case, numbers), alone)
+    same("eager", case, serve(load(case, folder, device, eager=True, **own), case, numbers), alone)
     longest = sorted(numbers, key=lambda i: -len(alone[i][0]) - case["requests"][i]["prompt"])[:2]
     return held_to_reference(case, folder, device, weights, [(ids_of(case, case["requests"][i]) + alone[i][0])[:CONTEXT] for i in longest])
