@@ -23,7 +23,7 @@ def vivace(*args, **options):
 
 @pytest.mark.parametrize("args,keys", [
     (["ops"], {"ops", "dtypes"}), (["ops", "norm"], {"ops", "dtypes"}), (["ops", "rms_norm"], {"ops", "dtypes"}), (["doctor"], {"checks"}),
-    (["plan", "--model", MODEL], {"regions", "total_bytes", "report"}),
+    (["plan", "--model", MODEL], {"regions", "total_bytes", "sequence", "report"}),
     (["bench", "--model", MODEL, "--steps", "4", "--prompt-tokens", "16"], {"rows", "load_s", "peak_rss_mb"}),
 ])
 def test_commands_answer_in_text_and_json(args, keys):

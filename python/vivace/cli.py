@@ -11,6 +11,7 @@ import warnings
 from contextlib import nullcontext
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+KV_BLOCK = 64  # positions
 
 
 def main(argv=None) -> int:
@@ -558,6 +559,14 @@ def cmd_tune(args) -> int:
 
 # ---- plan ----------------------------------------------------------------------------------------
 
+def _whole_sequence(report, kv_bytes) -> dict:
+    """What one sequence takes of caches of so many bytes when it has filled its context, and its recurrent state."""
+    positions, held = report["context"], report["max_batch"] * report["context"]
+    if report["num_kv_blocks"]:
+        held, positions = report["num_kv_blocks"] * KV_BLOCK, -(-positions // KV_BLOCK) * KV_BLOCK
+    return {"positions": report["context"], "kv_bytes": kv_bytes // held * positions, "state_bytes": report["state_bytes"]}
+
+
 def cmd_plan(args) -> int:
     from vivace import cli_policy
 
@@ -566,13 +575,16 @@ def cmd_plan(args) -> int:
     with load(args) as model:
         lines, report = model.memory(), model.report()
     total = sum(b for _, b in lines)
-    if args.json:
-        print(json.dumps({"regions": [{"name": n, "bytes": b} for n, b in lines], "total_bytes": total, "report": report}))
-        return 0
     caches = [(n, b) for n, b in lines if n.startswith(("k_cache.", "v_cache."))]
+    sequence = _whole_sequence(report, sum(b for _, b in caches))
+    if args.json:
+        print(json.dumps({"regions": [{"name": n, "bytes": b} for n, b in lines], "total_bytes": total, "sequence": sequence, "report": report}))
+        return 0
     for name, size in [(n, b) for n, b in lines if (n, b) not in caches] + [(f"kv cache ({len(caches)} regions)", sum(b for _, b in caches))]:
         print(f"{size:>15,}  {name}")
     print(f"{total:>15,}  total bytes ({report['family']}, {report['precision']}, kv {report['kv_dtype']}, context {report['context']}, batch {report['max_batch']})")
+    state = f", recurrent state {sequence['state_bytes']:,}" if sequence["state_bytes"] else ""
+    print(f"{sequence['kv_bytes'] + sequence['state_bytes']:>15,}  of them for a sequence of {sequence['positions']:,} positions: keys and values {sequence['kv_bytes']:,}{state}")
     return 0
 
 
