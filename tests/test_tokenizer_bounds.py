@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 import vivace
 from vivace import _core, bounded, tokenizer_bounded
 from vivace.text import load_text
-from vivace.tokenizer_rules import LLAMA3, QWEN2, unusual
+from vivace.tokenizer_rules import LLAMA3, QWEN2, QWEN35, unusual
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -169,7 +169,7 @@ def _timed(f):
 
 
 def test_published_rules_run_in_this_process():
-    for pattern in (LLAMA3, QWEN2):
+    for pattern in (LLAMA3, QWEN2, QWEN35):
         tok = byte_level(normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]))
         assert unusual(json.loads(tok.to_str()), {"type": "BPE"}) is None
     spm = dict(normalizer=normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),

@@ -196,7 +196,7 @@ def _hub_family(source):
     if family is None:
         raise UnsupportedError(f"{file}: architecture {files.printable(repr(arch), 60)} is no decoder family of this version")
     if family["recurrent"]:
-        raise UnsupportedError(f"{file}: {family['name']} is not converted: GGUF files and quantized folders of models with recurrent layers are not served")
+        raise UnsupportedError(f"{file}: {family['name']} is not converted: GGUF files and quantized folders of models with recurrent layers are not written")
     return file, config, family
 
 
@@ -313,6 +313,8 @@ def _to_hub(source, target, entries, meta, dtype):
     family = _core.decoder_family(arch, bool(meta.get(f"{arch}.expert_count", 0)))
     if family is None:
         raise UnsupportedError(f"{source}: architecture {arch!r} is no decoder family of this version")
+    if family["recurrent"]:
+        raise UnsupportedError(f"{source}: {family['name']} is not converted: its layers' layout in GGUF is read by load_model alone")
     tensors = _Tensors(entries)
     config = _hub_config(meta, arch, family, tensors, source)
     layers = count_of(meta, f"{arch}.block_count", source)

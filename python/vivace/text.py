@@ -14,7 +14,7 @@ from vivace import files
 from vivace.chat import Chat
 from vivace.encoder import Encoder, refusals
 from vivace.errors import CorruptDataError, LimitExceededError, NotFoundError, UnsupportedError
-from vivace.tokenizer_rules import LLAMA3, MAX_UNIGRAM_CHARS, QWEN2, unusual
+from vivace.tokenizer_rules import LLAMA3, MAX_UNIGRAM_CHARS, QWEN2, QWEN35, unusual
 
 MAX_RULES_BYTES = 16 << 10  # of tokenizer.json beyond its vocabulary, merges and added tokens: a pattern of 2 MB takes gigabytes
 MAX_PIECE_CHARS = 512  # of a SentencePiece token: its splits are listed
@@ -24,7 +24,7 @@ _PRE = {
     "gpt-2": {}, "default": {},
     "smollm": {"digits": True},
     "llama-bpe": {"pattern": LLAMA3}, "llama3": {"pattern": LLAMA3},
-    "qwen2": {"pattern": QWEN2, "nfc": True},
+    "qwen2": {"pattern": QWEN2, "nfc": True}, "qwen35": {"pattern": QWEN35, "nfc": True},
 }
 # GGUF token types. Control and user-defined tokens are matched whole.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5

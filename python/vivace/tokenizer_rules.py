@@ -7,7 +7,8 @@ from __future__ import annotations
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-PATTERNS = {LLAMA3, QWEN2, r"\p{N}{1,3}", r"\p{N}", "[0-9]", r"\d", "[0-9][0-9][0-9]", r"\s+", " {2,}", r"[\r\n]"}
+QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
+PATTERNS = {LLAMA3, QWEN2, QWEN35, r"\p{N}{1,3}", r"\p{N}", "[0-9]", r"\d", "[0-9][0-9][0-9]", r"\s+", " {2,}", r"[\r\n]"}
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer", "ByteLevel"}
 PRE_TOKENIZERS = {"ByteLevel", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "Metaspace", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"}
 DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "CTC"}

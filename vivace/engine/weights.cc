@@ -5,6 +5,7 @@
 
 #include "vivace/base/float_types.h"
 #include "vivace/cpu/convert.h"
+#include "vivace/cpu/quant/dequantize.h"
 
 namespace vivace::engine {
 
@@ -54,9 +55,11 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
                   "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
   if (e->dtype == DType::u8 && !transposed) return fp4(*e, tensor_name, shape, false);
   const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
-  if (!(e->shape == stored)) return wrong_shape(tensor_name, stored, e->shape);
+  const bool vector = !transposed && shape.rank == 2 && shape[0] == 1 && e->shape == Shape(shape[1]);
+  if (!(e->shape == stored) && !vector) return wrong_shape(tensor_name, stored, e->shape);
   if (e->dtype == DType::e4m3) return unscale(*e);
   Tensor t = checkpoint_.tensor(*e);
+  if (vector) t = tensor(t.data, t.dtype, shape);
   const int size = is_block(t.dtype) ? 0 : info(t.dtype).bytes;
   if (transposed) {
     if (size == 0) return Status(Code::kUnsupported, "tensor " + tensor_name + ": a block format cannot be transposed");
@@ -213,6 +216,37 @@ Tensor WeightSource::converted(const Tensor& t, DType to) const {
   const Tensor out = own(to, t.shape);
   cpu::load_f32(t.data, t.dtype, 0, n, values.data());
   cpu::store_f32(out.data, to, 0, n, values.data());
+  return out;
+}
+
+Tensor WeightSource::reordered(const Tensor& t, int64_t first, int64_t rows, std::span<const int64_t> order) const {
+  const Tensor out = own(t.dtype, t.shape);
+  const int64_t row = t.shape.rank == 1 ? info(t.dtype).bytes : row_bytes(t.dtype, t.shape[1]), piece = rows * row;
+  std::memcpy(out.data, t.data, static_cast<size_t>(t.shape[0] * row));
+  for (size_t i = 0; i < order.size(); ++i)
+    std::memcpy(static_cast<char*>(out.data) + first * row + static_cast<int64_t>(i) * piece,
+                static_cast<const char*>(t.data) + first * row + order[i] * piece, static_cast<size_t>(piece));
+  return out;
+}
+
+Tensor WeightSource::reordered_columns(const Tensor& t, std::span<const int64_t> order) const {
+  const int64_t columns = t.shape[1] / static_cast<int64_t>(order.size());
+  if (columns % info(t.dtype).block != 0) {
+    const Tensor wide = own(DType::bf16, t.shape);
+    std::vector<float> values(static_cast<size_t>(t.shape[1]));
+    for (int64_t n = 0; n < t.shape[0]; ++n) {
+      cpu::dequantize_row(t.dtype, static_cast<const char*>(t.data) + n * row_bytes(t.dtype, t.shape[1]), 0, t.shape[1],
+                          values.data());
+      cpu::store_f32(wide.data, DType::bf16, n * t.shape[1], t.shape[1], values.data());
+    }
+    return reordered_columns(wide, order);
+  }
+  const Tensor out = own(t.dtype, t.shape);
+  const int64_t piece = row_bytes(t.dtype, columns), count = static_cast<int64_t>(order.size());
+  for (int64_t i = 0; i < t.shape[0] * count; ++i)
+    std::memcpy(static_cast<char*>(out.data) + i * piece,
+                static_cast<const char*>(t.data) + (i / count * count + order[static_cast<size_t>(i % count)]) * piece,
+                static_cast<size_t>(piece));
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,14 @@ class WeightSource {
   Tensor widened(const Tensor& t) const;
   /// A plain tensor's values in another plain dtype, in memory of this object.
   Tensor converted(const Tensor& t, DType to) const;
-  /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
-  /// dtype's alignment, a transposed one, experts that lie apart, rows in turn with another weight's, and e4m3 with a
-  /// scale a 128 x 128 block
+  /// A copy whose pieces of `rows` rows from row `first` on, as many as `order` has, are the tensor's in that order;
+  /// its other rows are where they were. A vector's rows are its elements.
+  Tensor reordered(const Tensor& t, int64_t first, int64_t rows, std::span<const int64_t> order) const;
+  /// The same of a matrix's columns, all of them in pieces. Blocks that two pieces share become bf16.
+  Tensor reordered_columns(const Tensor& t, std::span<const int64_t> order) const;
+  /// A view of the mapped file; a matrix of one row may be stored as a vector. Copied once, into memory of this object:
+  /// a tensor whose address breaks its dtype's alignment, a transposed one, experts that lie apart, rows in turn with
+  /// another weight's, and e4m3 with a scale a 128 x 128 block
   /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with
   /// e4m3 "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4, or "weight_packed" and
   /// an f32 "weight_global_scale" that scales are divided by, as compressed-tensors does. Errors: NotFound names the

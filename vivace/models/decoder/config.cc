@@ -19,7 +19,9 @@ constexpr int64_t kMaxLayers = 1024;
 Result<const Family*> find_family(const char* Family::*arch, std::string_view architecture, bool experts) {
   const Family* found = nullptr;
   for (const Family& f : kFamilies)
-    if (architecture == f.*arch && (found == nullptr || f.has(kExperts) == experts)) found = &f;
+    if (architecture == f.*arch &&
+        (found == nullptr || (f.has(kExperts) == experts && found->has(kExperts) != experts)))
+      found = &f;
   if (found != nullptr) return found;
   return Status(Code::kUnsupported,
                 "architecture '" + std::string(architecture) + "' is no decoder family of this version");
@@ -74,6 +76,36 @@ Status read_gguf_local(const Gguf& g, DecoderConfig* c) {
   return {};
 }
 
+/// Layers that carry a state, under the names of state space models. Draft layers are counted with the others, and lie
+/// behind them.
+Status read_gguf_recurrent(const Gguf& g, DecoderConfig* c) {
+  RecurrentConfig& r = c->linear;
+  int64_t drafts = 0, interval = 4, width = 0;
+  VV_TRY(g.maybe("nextn_predict_layers", &drafts));
+  if (drafts < 0 || drafts >= c->layers)
+    return Status(Code::kInvalidArgument, strf("nextn_predict_layers: wanted 0 to %ld, got %ld",
+                                               static_cast<long>(c->layers - 1), static_cast<long>(drafts)));
+  c->layers -= drafts;
+  VV_TRY(g.integer("ssm.group_count", &r.k_heads));
+  VV_TRY(g.integer("ssm.time_step_rank", &r.v_heads));
+  VV_TRY(g.integer("ssm.state_size", &r.k_dim));
+  VV_TRY(g.integer("ssm.inner_size", &width));
+  VV_TRY(g.integer("ssm.conv_kernel", &r.taps));
+  VV_TRY(g.integer("rope.dimension_count", &c->rope_dims));
+  if (r.v_heads < 1 || width < 1 || width % r.v_heads != 0)
+    return Status(Code::kInvalidArgument, strf("ssm.inner_size: wanted a multiple of ssm.time_step_rank %ld, got %ld",
+                                               static_cast<long>(r.v_heads), static_cast<long>(width)));
+  r.v_dim = width / r.v_heads;
+  VV_TRY(g.maybe("full_attention_interval", &interval));
+  if (interval < 1)
+    return Status(Code::kInvalidArgument,
+                  strf("full_attention_interval: wanted at least 1, got %ld", static_cast<long>(interval)));
+  // Checked here too: the list is as long as the file says.
+  if (c->layers < 1 || c->layers > kMaxLayers) return {};
+  for (int64_t i = 0; i < c->layers; ++i) c->recurrent.push_back((i + 1) % interval != 0);
+  return {};
+}
+
 Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   const Metadata& meta = checkpoint.metadata();
   VV_ASSIGN(const std::string_view arch, meta.get_string("general.architecture"));
@@ -85,11 +117,6 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
                   strf("architecture %s: its GGUF files keep the vision tower apart; load the folder with config.json "
                        "and safetensors",
                        c->family->gguf_arch));
-  if (c->has(kRecurrent))
-    return Status(
-        Code::kUnsupported,
-        strf("architecture %s: its GGUF files are not served; load the folder with config.json and safetensors",
-             c->family->gguf_arch));
   VV_TRY(g.integer("block_count", &c->layers));
   VV_TRY(g.integer("embedding_length", &c->hidden));
   VV_TRY(g.integer("attention.head_count", &c->heads));
@@ -97,14 +124,19 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_TRY(g.maybe("attention.head_count_kv", &c->kv_heads));
   c->head_dim = c->heads > 0 ? c->hidden / c->heads : 0;
   VV_TRY(g.maybe("attention.key_length", &c->head_dim));
-  VV_TRY(g.integer("feed_forward_length", &c->mlp));
+  if (!c->has(kSharedExpert)) VV_TRY(g.integer("feed_forward_length", &c->mlp));
   VV_TRY(g.integer("context_length", &c->context));
+  if (c->has(kSharedExpert)) {
+    VV_TRY(g.integer("expert_feed_forward_length", &c->mlp));
+    VV_TRY(g.integer("expert_shared_feed_forward_length", &c->shared_mlp));
+  }
   if (c->has(kExperts)) {
     VV_TRY(g.integer("expert_used_count", &c->experts_used));
     VV_TRY(g.maybe("expert_feed_forward_length", &c->mlp));
   }
   VV_TRY(g.number(c->has(kLayerNorm) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->eps));
   if (c->has(kLocalLayers)) VV_TRY(read_gguf_local(g, c));
+  if (c->has(kRecurrent)) VV_TRY(read_gguf_recurrent(g, c));
   VV_TRY(g.maybe("attention.scale", &c->attn_scale));
   c->rope_style = c->family->gguf_rope;
   VV_TRY(g.maybe("rope.freq_base", &c->rope_theta));
@@ -452,6 +484,10 @@ Status read_drafts(const Checkpoint& checkpoint, bool synthetic, DecoderConfig* 
     return Status(Code::kUnsupported, strf("mtp: draft layers of %s are not served; leave it out, or give draft= to "
                                            "generate",
                                            c->family->name));
+  if (checkpoint.format() == engine::Format::gguf)
+    return Status(Code::kUnsupported,
+                  "mtp: draft layers of GGUF files are not served; load the folder with config.json and safetensors, "
+                  "or leave it out");
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
   const JsonValue whole = json.root();
   VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));

@@ -48,15 +48,17 @@ std::string images_of(const engine::ImageLimits& l) {
                               l.tokens, l.places);
 }
 
-/// Parts of a checkpoint that nothing here runs, by the number of their tensors.
-std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts) {
+/// Parts of a checkpoint that nothing here runs, by the number of their tensors; GGUF files have draft layers behind
+/// the others.
+std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts, int64_t layers) {
   std::string parts;
-  for (const char* prefix : {"mtp.", "model.visual."}) {
+  for (const std::string& prefix : {std::string("mtp."), std::string("model.visual."),
+                                   strf("blk.%ld.", static_cast<long>(layers))}) {
     const auto count =
         std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
                       [&](const engine::TensorEntry& t) { return std::string_view(t.name).starts_with(prefix); });
-    if (count == 0 || (std::string_view(prefix) == "mtp." ? drafts : sees)) continue;
-    parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix, static_cast<long>(count));
+    if (count == 0 || (prefix == "model.visual." ? sees : drafts)) continue;
+    parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix.c_str(), static_cast<long>(count));
   }
   return "{" + parts + "}";
 }
@@ -102,7 +104,7 @@ engine::Report DecoderModel::report() const {
       {"recurrent_layers", number(c.recurrent_layers())},
       {"state_bytes", number(c.state_width() * int64_t{sizeof(float)})},
       {"kept_states", number(limits_.states)},
-      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr, config_.drafts)},
+      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr, config_.drafts, c.layers)},
       {"mtp", number(limits_.mtp)},
       {"guesses", strf("{\"checked\": %ld, \"right\": %ld}", static_cast<long>(guesses_checked_.load()),
                        static_cast<long>(guesses_right_.load()))},

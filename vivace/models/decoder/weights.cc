@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "vivace/models/decoder/gguf_layout.h"
+
 namespace vivace::models::decoder {
 namespace {
 
@@ -66,7 +68,7 @@ constexpr Rule<L> kLayer[] = {
      kFusedQkv | kGatedAttention},
     {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, kGatedAttention, 0,
      false, 1},
-    {&L::attn_gate, "blk.{}.attn_gate.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden,
+    {&L::attn_gate, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden,
      kGatedAttention, 0, false, 2},
     {&L::k, "blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight", kv_width, hidden, 0, kFusedQkv},
     {&L::v, "blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight", kv_width, hidden, 0, kFusedQkv},
@@ -79,7 +81,9 @@ constexpr Rule<L> kLayer[] = {
     {&L::attn_post_norm, "blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden,
      nullptr, kPostNorms},
     {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, 0,
-     kPostNorms | kGpt2},
+     kPostNorms | kGpt2 | kRecurrent},
+    {&L::mlp_norm, "blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden,
+     nullptr, kRecurrent},
     {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight", hidden, nullptr,
      kPostNorms},
     {&L::mlp_post_norm, "blk.{}.post_ffw_norm.weight", "model.layers.{}.post_feedforward_layernorm.weight", hidden,
@@ -190,8 +194,9 @@ template <class Owner>
 Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner,
             bool fused = false) {
   if (!applies(*c.family, r.needs, r.lacks) || !of_layer(r, c, layer) || other_experts(r, c, fused)) return {};
-  // A convolution along tokens is stored with an axis for the channels that each of its own sees.
-  const bool conv = std::string_view(r.hf).find(".conv1d.") != std::string_view::npos;
+  // Hub files store a convolution along tokens with an axis for the channels that each of its own sees.
+  const bool conv = source.checkpoint().format() == engine::Format::safetensors &&
+                    std::string_view(r.hf).find(".conv1d.") != std::string_view::npos;
   const Shape shape = conv            ? Shape(r.rows(c), 1, r.cols(c))
                       : of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
                       : r.cols        ? Shape(r.rows(c), r.cols(c))
@@ -266,14 +271,16 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
     VV_ASSIGN(weights->rope_factors, source.get(factors, -1));
     VV_CHECK_EQ(kInvalidDType, std::string("f32"), std::string(name(weights->rope_factors.dtype)));
   }
-  const std::string experts =
-      std::string(config.has(kNested) ? "model.language_model." : "model.") + "layers.0.mlp.experts.gate_up_proj";
+  const bool gguf = source.checkpoint().format() == engine::Format::gguf;
+  const std::string part = config.has(kNested) ? "model.language_model." : "model.",
+                    experts = gguf ? "blk.0.ffn_gate_up_exps.weight" : part + "layers.0.mlp.experts.gate_up_proj";
   const bool fused = config.has(kFusedExperts) && !source.synthetic() && source.checkpoint().find(experts) != nullptr;
   weights->layers.resize(static_cast<size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     LayerWeights& w = weights->layers[static_cast<size_t>(i)];
     for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w, fused));
     if (fused) split_experts(config, w);
+    if (gguf && config.is_recurrent(static_cast<size_t>(i))) VV_TRY(undo_gguf_layout(source, config, &w));
     upcast(source, w);
   }
   return config.drafts ? load_draft(source, config, &weights->draft) : Status();
