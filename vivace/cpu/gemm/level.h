@@ -9,8 +9,8 @@ inline constexpr int kPanelRows = 16;   // weight rows that are worked on togeth
 inline constexpr int64_t kSlab = 2048;  // elements of K that are unpacked at a time
 
 /// A slab of 16 weight rows, unpacked: byte j of lane r of group g is element 4 g + j of row r, less
-/// nothing: codes stay unsigned and their zero point enters through ActTile::offset. Of q8_0 they are signed, without an
-/// offset, in levels whose kSignedWide says so.
+/// nothing: codes stay unsigned and their zero point enters through ActTile::offset. Those of q8_0 are signed, without
+/// an offset, in levels whose kSignedWide says so.
 struct Panel {
   alignas(64) uint8_t q[kSlab * kPanelRows];            // [K/4][16][4]
   alignas(64) float scale[kSlab / 16 * kPanelRows];     // [K/32 (K/16 in q6_k)][16]
