@@ -198,11 +198,22 @@ def test_bits_do_not_depend_on_how_rows_are_grouped(tmp_path, name):
     np.testing.assert_array_equal(prefill(core, IDS, [1, 64, 35]), prefill(paged, IDS, [100]))
 
 
+@pytest.mark.parametrize("name", ["llama_untied", "qwen2", "mixtral"])
+def test_calibrated_places_move_with_values(tmp_path, name):
+    """Of fp8_static too each bit is the same, where the scale of what attention gives is less by as much as its values are."""
+    plain, wide = folder(tmp_path / "plain", name), folder(tmp_path / "wide", name, scales=(K * np.float32(2**7), V * np.float32(2**-5)), change=stretched)
+    act = np.array(open_core(plain, "bf16").calibrate([SOME], 100.0), np.float32)
+    moved = act.copy()
+    moved[1:-1:4] *= np.float32(2**-5)  # the second of a layer's four places; behind the layers is the head's
+    one, other = (decode(core_of(p, precision="fp8_static", context=128, max_batch=32, kv_dtype="e4m3", act_scales=list(a)), SOME, 32) for p, a in ((plain, act), (wide, moved)))
+    np.testing.assert_array_equal(one, other)
+
+
 def test_calibrated_scales_are_of_the_same_values(tmp_path):
     """fp8_static of a checkpoint with scales errs no more than of one without: what attention gives is quantized before v_scale."""
     config = json.loads((TINY / "qwen35/config.json").read_text())
     exact, far = Decoder(config, tensors_of("qwen35")).logits(SOME), {}
-    for what, path in {"scaled": folder(tmp_path / "m", "qwen35", scales=(K, np.float32(0.3))), "plain": TINY / "qwen35"}.items():
+    for what, path in {"scaled": folder(tmp_path / "m", "qwen35", scales=(K, V)), "plain": TINY / "qwen35"}.items():
         act = open_core(path, "bf16").calibrate([SOME], 100.0)
         got = decode(core_of(path, precision="fp8_static", max_batch=32, kv_dtype="e4m3", act_scales=act), SOME, 32)
         far[what] = np.linalg.norm(got - exact)
