@@ -32,6 +32,7 @@ NUMPY = {
 PAIRS = ("e2m1", "i4")  # two elements a byte
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 LAYOUTS = ("dense", "unaligned", "strided")
+PITCHED = "pitched"  # a fourth, for ports whose second axis may be strided: entries of both axes lie apart, all at multiples of 16 bytes
 GUARD = 64          # bytes before and after each port's memory
 GUARD_FILL = 0xFF   # NaN in every float format, -1 as an integer: reading it shows in the result
 NAN_FILL, BIG_FILL = 0xFF, 0x7F  # two poisons for outputs: neither can pass for a result of both runs
@@ -70,6 +71,11 @@ def shape_of(op, port, case):
         raise ValueError(f"{op}: case {case.id} gives no size for port {port}, {given}: {e}") from None
 
 
+def pitched(op, port, case):
+    """Whether the second axis of the port may be strided in this case: with layout=hnd it is the heads', which may not."""
+    return ports(op)[port]["pitched"] and case.attrs.get("layout") != "hnd"
+
+
 def is_block(dtype):
     return DTYPES[dtype]["block"] > 1
 
@@ -81,25 +87,27 @@ def row_bytes(dtype, shape):
 
 
 class Slot:
-    """One port's memory: guard, rows (with gaps if strided), guard.
+    """One port's memory: guard, rows (with gaps if strided; `pitched`: also between entries of the second axis), guard.
 
     On a GPU `array` is device memory and `memory`, `bytes` are its copy here, which push() and pull() move.
     """
 
-    def __init__(self, dtype, shape, layout="dense", gap=3):
+    def __init__(self, dtype, shape, layout="dense", gap=3, pitched=False):
         self.dtype, self.shape = dtype, tuple(shape)
         unit = DTYPES[dtype]["bytes"]
-        self.row, count = row_bytes(dtype, shape), shape[0]
-        self.pitch = self.row + (gap * unit if layout == "strided" and len(shape) > 1 else 0)
+        space = (gap * unit if layout == "strided" else 32 if layout == PITCHED and pitched else 0) if len(shape) > 1 else 0
+        parts, part = (shape[1], row_bytes(dtype, shape[1:])) if pitched else (1, row_bytes(dtype, shape))
+        step, count = part + (space if pitched else 0), shape[0]
+        self.pitch = parts * step + space
         # One element off the 64 bytes that allocations usually give; 2 bytes for block formats.
-        skew = 0 if layout == "dense" else 2 if is_block(dtype) else unit
+        skew = 0 if layout in ("dense", PITCHED) else 2 if is_block(dtype) else unit
         size = self.pitch * count
         raw = np.full(-(-(2 * GUARD + skew + size + 64) // 64) * 64, GUARD_FILL, np.uint8)
         self.store = device and device.allocate(raw.size)
         address = self.store.data_ptr() if device else raw.ctypes.data
         self.start = GUARD + -(address + GUARD) % 64 + skew
         self.memory = raw
-        self.bytes = np.ndarray((count, self.row), np.uint8, raw, self.start, (self.pitch, 1))
+        self.bytes = np.ndarray((count, parts, part) if pitched else (count, part), np.uint8, raw, self.start, (self.pitch, step, 1) if pitched else (self.pitch, 1))
         self.array = self._array()
         self.push()
 
@@ -117,12 +125,16 @@ class Slot:
             return vivace.view(rows, dtype=self.dtype, shape=self.shape)
         if device:
             return device.typed(self)
+        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start, self.strides())
+
+    def strides(self):
+        """In bytes, of a plain dtype."""
         unit, strides = DTYPES[self.dtype]["bytes"], []
         for dim in reversed(self.shape[1:]):
             strides.insert(0, unit)
             unit *= dim
-        strides.insert(0, self.pitch if len(self.shape) > 1 else unit)
-        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start, strides)
+        outer = self.bytes.strides[:-1] if len(self.shape) > 1 else (unit,)
+        return [*outer, *strides[len(outer) - 1 :]]
 
     def fill(self, value):
         self.bytes[...] = value
@@ -132,7 +144,7 @@ class Slot:
     def surroundings(self):
         """Everything but the data: guards and the gaps between rows."""
         copy = self.memory.copy()
-        np.ndarray(self.bytes.shape, np.uint8, copy, self.start, (self.pitch, 1))[...] = 0
+        np.ndarray(self.bytes.shape, np.uint8, copy, self.start, self.bytes.strides)[...] = 0
         return copy
 
 

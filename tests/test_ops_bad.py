@@ -7,7 +7,7 @@ import pytest
 
 import vivace
 from tests import dlpack_fake
-from tests.op_data import DTYPES, NUMPY, TABLE, Slot, is_block, ports, reference, shape_of
+from tests.op_data import DTYPES, NUMPY, TABLE, Slot, is_block, pitched, ports, reference, shape_of
 from tests.op_run import run
 from vivace import ops
 
@@ -127,7 +127,7 @@ def test_not_dense(op, port, case):
         return  # view() makes dense rows only; test_arrays.py has its errors
     wide = np.zeros([2 * s for s in shape], NUMPY[dtype])
     for axis in range(len(shape)):
-        if shape[axis] < 2 or (axis == 0 and len(shape) > 1):
+        if shape[axis] < 2 or (axis == 0 and len(shape) > 1) or (axis == 1 and pitched(op, port, case)):
             continue
         index = [slice(0, s) for s in shape]
         index[axis] = slice(0, 2 * shape[axis], 2)
@@ -139,6 +139,32 @@ def test_not_dense(op, port, case):
         refused(r, vivace.InvalidLayoutError, [port], {port: flat})
     if len(shape) > 1 and shape[-1] > 1:
         refused(r, vivace.InvalidLayoutError, [port], {port: full[..., ::-1]})
+
+
+PITCHED_PORTS = [(op, port) for op in TABLE for port, spec in ports(op).items() if spec["pitched"]]
+
+
+@pytest.mark.parametrize("op, port", PITCHED_PORTS)
+def test_places_that_overlap(op, port):
+    """A second axis that may be strided: backwards, over itself, beyond 32 bits, entries of the outermost inside one another."""
+    case = next(c for c in reference(op).CASES if pitched(op, port, c) and min(shape_of(op, port, c)) > 1)
+    r, dtype, shape = run(op, case), case.dtypes[port], shape_of(op, port, case)
+    unit, entry = DTYPES[dtype]["bytes"], int(np.prod(shape[2:]))
+    memory = np.zeros(4 * int(np.prod(shape)), NUMPY[dtype])
+    at = lambda outer, second: np.lib.stride_tricks.as_strided(memory[memory.size // 2 :], shape, (outer * unit, second * unit, *(unit * int(np.prod(shape[i + 1 :])) for i in range(2, len(shape)))))  # noqa: E731
+    whole = shape[1] * entry
+    for outer, second in ((whole, 0), (whole, entry - 1), (whole, -entry), (shape[1] * 2**31, 2**31), (whole, entry + 1), (0, entry)):
+        refused(r, vivace.InvalidLayoutError, [port], {port: at(outer, second)})
+
+
+def test_heads_that_lie_apart():
+    """With layout=hnd the second axis is the heads', which may not be strided."""
+    q, out = np.zeros((3, 4, 16), "f4"), np.zeros((3, 4, 16), "f4")
+    wide, dense = np.zeros((1, 2, 16, 16), "f4"), np.zeros((1, 2, 8, 16), "f4")
+    for port in ("k", "v"):
+        given = {"k": dense, "v": dense, port: wide[:, :, :8]}
+        with pytest.raises(vivace.InvalidLayoutError, match=f"^attention: port {port}: axis 1 has stride 256, wanted 128: with layout=hnd"):
+            ops.attention(q=q, **given, out=out, layout="hnd")
 
 
 @EACH_PORT

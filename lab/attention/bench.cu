@@ -361,6 +361,7 @@ struct Problem {
     a.T = T, a.S = s.B, a.Hq = s.Hq, a.Hkv = s.Hkv, a.D = a.Dv = s.D;
     a.B = s.paged ? s.B * pages : s.B, a.L = s.paged ? page : s.L, a.P = s.paged ? pages : 0;
     a.k_stride = a.v_stride = int64_t{a.L} * s.Hkv * s.D;
+    a.k_pitch = a.v_pitch = s.Hkv * s.D;
     if (s.paged) a.page_table = table, a.table_stride = pages;
     a.scale = 1.0f / std::sqrt(static_cast<float>(s.D)), a.mask = s.mask, a.dtype = DType::bf16, a.kv_dtype = kv_type;
     LAB_CHECK(cudaDeviceSynchronize());

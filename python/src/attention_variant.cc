@@ -76,6 +76,7 @@ kernels::AttentionArgs typical(int T, int Hq, int Hkv, int D, int places, DType 
   kernels::AttentionArgs a{};
   a.T = T, a.S = a.B = 1, a.L = places, a.Hq = Hq, a.Hkv = Hkv, a.D = a.Dv = D;
   a.q_stride = a.out_stride = int64_t{Hq} * D, a.k_stride = a.v_stride = int64_t{places} * Hkv * D;
+  a.k_pitch = a.v_pitch = Hkv * D;
   a.scale = 1.0f / std::sqrt(static_cast<float>(D)), a.dtype = dtype, a.kv_dtype = kv;
   return a;
 }

@@ -56,6 +56,7 @@ nb::dict port_row(const ops::Port& p) {
   d["inplace"] = p.inplace;
   d["doc"] = p.doc;
   d["ahead"] = p.ahead;
+  d["pitched"] = p.pitched;
   return d;
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.op_data import DTYPES, OPS, is_block, reference, row_bytes, shape_of
+from tests.op_data import DTYPES, OPS, is_block, pitched, reference, row_bytes, shape_of
 from tests.ref.common import Case
 from tests.differential.domain import EDGES, GROUPS, HEAD_SIZES, HEADS, PAGES, Draft, Unfit
 
@@ -44,7 +44,7 @@ class Call:
     op: str
     case: Case
     distribution: str = "normal"
-    layout: dict = field(default_factory=dict)   # port -> (elements off 64 bytes, elements between rows); absent: (0, 0)
+    layout: dict = field(default_factory=dict)   # port -> (elements off 64 bytes, between rows and, where they may lie apart, between entries of the second axis); absent: none
     inplace: dict = field(default_factory=dict)  # out port -> the input whose memory it is
     fill: int = 0xFF                             # poison of what is written
     hostile: str = ""                            # "index" or "number": contents of that kind outside of all limits (hostile.py)
@@ -217,8 +217,10 @@ def placed(d, case, rng):
             off = (rng.choice((0, 1, 2)) * wide, rng.choice((0, 1, 2, 4)) * wide)
         else:
             continue
-        if off != (0, 0):
-            layout[port] = (off[0], off[1] if len(shape_of(d.op, port, case)) > 1 else 0)
+        if pitched(d.op, port, case):
+            off = (*off, rng.choice((0, 1, 2, 4)) * (1 if mine == "odd" else wide))
+        if any(off):
+            layout[port] = (off[0], off[1] if len(shape_of(d.op, port, case)) > 1 else 0, *off[2:])
     inplace = {}
     for p in d.row["ports"]:
         out, other = p["name"], p["inplace"]

@@ -8,26 +8,34 @@ ALIGN = 64
 
 
 class Span:
-    """Where a port's rows lie."""
+    """Where a port's rows lie: `gap` bytes between them, `inner` between entries of the second axis."""
 
-    def __init__(self, dtype, shape, start, pitch):
-        self.dtype, self.shape, self.start, self.pitch = dtype, tuple(shape), start, pitch
+    def __init__(self, dtype, shape, start, gap, inner=0):
+        self.dtype, self.shape, self.start, self.inner = dtype, tuple(shape), start, inner
         self.count, self.row = (shape[0] if shape else 1), row_bytes(dtype, shape)
+        if inner:
+            self.row += inner * shape[1]
+        self.pitch = self.row + gap
 
     @property
     def end(self):
         return self.start + max(self.count - 1, 0) * self.pitch + self.row
 
     def bytes(self, memory):
+        if self.inner:
+            entry = row_bytes(self.dtype, self.shape[1:])
+            return np.ndarray((self.count, self.shape[1], entry), np.uint8, memory, self.start, (self.pitch, entry + self.inner, 1))
         return np.ndarray((self.count, self.row), np.uint8, memory, self.start, (self.pitch, 1))
 
     def strides(self):
         """In elements, of a plain dtype."""
-        strides, n = [], 1
+        unit, strides, n = DTYPES[self.dtype]["bytes"], [], 1
         for dim in reversed(self.shape[1:]):
             strides.insert(0, n)
             n *= dim
-        strides.insert(0, self.pitch // DTYPES[self.dtype]["bytes"] if len(self.shape) > 1 else 1)
+        strides.insert(0, self.pitch // unit if len(self.shape) > 1 else 1)
+        if self.inner:
+            strides[1] += self.inner // unit
         return strides
 
 
@@ -39,12 +47,11 @@ class Memory:
         for port, dtype in call.case.dtypes.items():
             if port in call.inplace:
                 continue
-            off, gap = call.layout.get(port, (0, 0))
+            off, gap, *inner = call.layout.get(port, (0, 0))
             unit = 2 if is_block(dtype) else DTYPES[dtype]["bytes"]
             shape = shape_of(call.op, port, call.case)
             start = -(-(at + GUARD) // ALIGN) * ALIGN + off * unit
-            pitch = row_bytes(dtype, shape) + gap * (DTYPES[dtype]["bytes"])
-            self.spans[port] = Span(dtype, shape, start, pitch)
+            self.spans[port] = Span(dtype, shape, start, *(n * DTYPES[dtype]["bytes"] for n in (gap, *inner)))
             at = self.spans[port].end + GUARD
         self.base, self.size = base, -(-(at - base) // ALIGN) * ALIGN
 

@@ -56,13 +56,9 @@ def download(array, tensor):
 
 
 def typed(slot):
-    """The slot's rows as a tensor of its dtype: the outermost axis may be strided, the others are dense."""
+    """The slot's rows as a tensor of its dtype."""
     dtype = TORCH[slot.dtype]
-    unit, strides = 1, []
-    for dim in reversed(slot.shape[1:]):
-        strides.insert(0, unit)
-        unit *= dim
-    strides.insert(0, slot.pitch // dtype.itemsize if len(slot.shape) > 1 else 1)
+    strides = [s // dtype.itemsize for s in slot.strides()]
     at = slot.store.storage_offset() + slot.start
     whole = torch.empty(0, dtype=dtype, device=NAME).set_(slot.store.untyped_storage())
     return whole.as_strided(slot.shape, strides, at // dtype.itemsize)

@@ -2,11 +2,13 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/attention.h"
 #include "vivace/ops/attention_gpu.h"
 #include "vivace/ops/attention_contents.h"
+#include "vivace/ops/attention_rules.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {
@@ -21,9 +23,10 @@ struct attention {
   static constexpr int kMaxHeadDim = 1024;
   static constexpr Port kPorts[] = {
       in("q", "T,Hq,D", "f32|bf16|f16", "queries"),
-      in("k", "B,L,Hkv,D", "f32|bf16|f16|e4m3",
-         "keys: B slots of L places; with page_table B pages of L places; with layout=hnd [B, Hkv, L, D]"),
-      in("v", "B,L,Hkv,Dv", "=k", "values"),
+      pitched(in("k", "B,L,Hkv,D", "f32|bf16|f16|e4m3",
+                 "keys: B slots of L places; with page_table B pages of L places; with layout=hnd [B, Hkv, L, D]; "
+                 "places may lie apart, as in the rows of a product that makes q, k and v; with hnd they may not")),
+      pitched(in("v", "B,L,Hkv,Dv", "=k", "values")),
       opt_in("pos", "T", "i32", "position of each query; absent means t"),
       opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
       opt_in("length", "S", "i32", "valid places of each slot; absent means all: L, paged P*L"),
@@ -112,6 +115,13 @@ struct attention {
       return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
     if (!(c.real("softcap") >= 0))
       return c.error(Code::kInvalidArgument, strf("softcap must be >= 0, got %g", c.real("softcap")));
+    for (const auto& [name, pitch, dense] : {std::tuple{"k", c.pitch("k"), L * D}, {"v", c.pitch("v"), L * Dv}})
+      if (hnd && pitch != dense)
+        return c.error(Code::kInvalidLayout,
+                       strf("port %s: axis 1 has stride %ld, wanted %ld: with layout=hnd only the outermost may be "
+                            "strided",
+                            name, static_cast<long>(pitch), dense));
+    VV_TRY(check_table_strides(c, {"page_table", "bits"}));
     const bool paged = c["page_table"].present();
     const bool by_slot = paged || c["length"].present() || c["prefix"].present() || c["bits_from"].present();
     const long B = c.dim("B"), S = ragged ? c.dim("R") - 1 : by_slot ? c.dim("S") : B;
@@ -165,8 +175,10 @@ struct attention {
         .v_stride = c.row_stride("v"),
         .out_stride = c.row_stride("out"),
         .lse_stride = c.row_stride("lse"),
-        .table_stride = c.row_stride("page_table"),
-        .bits_stride = c.row_stride("bits"),
+        .table_stride = static_cast<int32_t>(c.row_stride("page_table")),
+        .bits_stride = static_cast<int32_t>(c.row_stride("bits")),
+        .k_pitch = static_cast<int32_t>(hnd ? D : c.pitch("k")),
+        .v_pitch = static_cast<int32_t>(hnd ? Dv : c.pitch("v")),
         .T = static_cast<int32_t>(c.dim("T")),
         .S = static_cast<int32_t>(S),
         .B = static_cast<int32_t>(B),

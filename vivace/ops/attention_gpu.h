@@ -93,6 +93,7 @@ struct AttentionGpu {
   static bool aligned(const Args& a, int n) {
     return a.D % n == 0 && a.Dv % n == 0 && vectorizable(a.q, a.q_stride, a.dtype, n) &&
            vectorizable(a.k, a.k_stride, a.kv_dtype, n) && vectorizable(a.v, a.v_stride, a.kv_dtype, n) &&
+           vectorizable(a.k, a.k_pitch, a.kv_dtype, n) && vectorizable(a.v, a.v_pitch, a.kv_dtype, n) &&
            vectorizable(a.out, a.out_stride, a.out_dtype(), 2);
   }
   /// Whether all rows lie at multiples of 16 bytes, of keys and values at least.
@@ -359,15 +360,15 @@ struct AttentionGpu {
   /// Arguments of kernels whose keys and values TMA brings.
   static Status map_cache(const Args& a, const Key& k, kernels::AttentionTmaArgs* f) {
     const int keys = k.kind == Kind::split_kv ? k.split.keys : k.kind == Kind::swap_ab ? k.swap_ab.kBox : k.tile.keys;
-    const auto cache = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t e = info(a.kv_dtype).bytes, row = a.position_rows() * e * dim, head = a.head_rows() * e * dim;
-      return encode_map(data, {dim * e / 2, a.L, a.Hkv, a.B},
-                        {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e},
+    const auto cache = [&](const void* data, int dim, int64_t pitch, int64_t stride, kernels::TensorMap* to) {
+      const int64_t e = info(a.kv_dtype).bytes, head = a.head_rows() * e * dim,
+                    block = a.heads_first ? head * a.Hkv : pitch * e * a.L;
+      return encode_map(data, {dim * e / 2, a.L, a.Hkv, a.B}, {pitch * e, head, a.B > 1 ? stride * e : block},
                         a.page_table != nullptr ? std::min(a.L, keys) : keys, to);
     };
     std::memcpy(f->args, &a, sizeof(a));
-    VV_TRY(cache(a.k, a.D, a.k_stride, &f->k));
-    return cache(a.v, a.Dv, a.v_stride, &f->v);
+    VV_TRY(cache(a.k, a.D, a.k_pitch, a.k_stride, &f->k));
+    return cache(a.v, a.Dv, a.v_pitch, a.v_stride, &f->v);
   }
   /// prefill_tma, swap_ab and split_kv: tensor maps; prefill_tma: persistent blocks where the tiles are more than the
   /// chip holds at once.

@@ -180,11 +180,14 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   const bool empty = elements == 0;  // nothing is reached through its strides, whatever they say
   int64_t want = 1;
   for (int i = rank - 1; i >= (rank > 1 ? 1 : 0) && !empty; --i) {
-    if (t.shape[i] != 1 && t.stride[i] != want)
-      return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost of "
-                                              "several axes may be strided); make it contiguous",
-                                              p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
-    want *= t.shape[i];
+    const bool apart = p.pitched && i == 1 && t.shape[i] > 1;
+    if (apart ? t.stride[i] < want || t.stride[i] > INT32_MAX : t.shape[i] != 1 && t.stride[i] != want)
+      return error(Code::kInvalidLayout,
+                   strf("port %s: axis %d has stride %ld, wanted %s%ld (only %s may be strided); make it contiguous",
+                        p.name, i, static_cast<long>(t.stride[i]), apart ? "one in 32 bits of at least " : "",
+                        static_cast<long>(want),
+                        p.pitched ? "the two outermost axes" : "the outermost of several axes"));
+    want = apart ? (t.shape[i] - 1) * t.stride[i] + want : want * t.shape[i];
   }
   if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] < want)
     return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name,
@@ -202,6 +205,14 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
     return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name,
                                             static_cast<unsigned long>(align)));
   return {};
+}
+
+int64_t Call::pitch(Name port) const {
+  const Tensor& t = (*this)[port];
+  if (t.shape[1] > 1 && t.shape.elements() > 0) return t.stride[1];
+  int64_t row = 1;
+  for (int i = 2; i < t.shape.rank; ++i) row *= t.shape[i];
+  return row;
 }
 
 bool Call::reads_ahead() const {

@@ -38,6 +38,9 @@ class Call {
   T* ptr(Name port) const { return static_cast<T*>((*this)[port].data); }
   /// Elements between rows of the outermost axis (0 if the port is absent).
   int64_t row_stride(Name port) const { const Tensor& t = (*this)[port]; return t.shape.rank ? t.stride[0] : 0; }
+  /// Elements between entries of the second axis of a port that pitched() marks; between dense ones where there are no
+  /// two.
+  int64_t pitch(Name port) const;
   int64_t dim(Name symbol) const {
     for (int i = 0; i < dim_count_; ++i)
       if (dims_[i].symbol == symbol.hash) return dims_[i].value;

@@ -16,7 +16,8 @@ enum class Io : uint8_t { in, out, inout };
 ///           that; any other expression ("2*H", "(Hq+2*Hkv)*D", "1") is evaluated and compared; "?" is any.
 ///   dtypes: "f32|bf16|f16", or "=x" for the dtype of port x.
 ///   inplace: an input port that this output may be exactly (same address, same strides), or "".
-/// Layout: all axes but the outermost are dense; the outermost may be strided (rows of a wider matrix).
+/// Layout: all axes but the outermost are dense; the outermost may be strided (rows of a wider matrix), and the second
+/// where pitched() says so.
 struct Port {
   const char* name;
   Io io;
@@ -29,6 +30,7 @@ struct Port {
   uint64_t inplace_key;  // of inplace; that of "" is no port's
   PortRules rules;       // of shape and dtypes
   bool ahead = false;    // see read_ahead()
+  bool pitched = false;  // see pitched()
 };
 
 constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional,
@@ -65,6 +67,13 @@ constexpr Port rows_port() {
 /// says so (ops/registry.h).
 constexpr Port read_ahead(Port p) {
   p.ahead = true;
+  return p;
+}
+
+/// A port of three axes or more whose second may be strided, too: keys in the rows of a product that makes queries,
+/// keys and values.
+constexpr Port pitched(Port p) {
+  p.pitched = true;
   return p;
 }
 
@@ -124,7 +133,7 @@ struct OpSpec {
     if (!(full(name) && full(group) && full(brief) && full(formula) && full(source))) return false;
     for (const Port& p : ports)
       if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && (!p.ahead || p.io == Io::in) &&
-            p.rules.rank <= kMaxRank && p.rules.known_dtypes))
+            (!p.pitched || (p.io == Io::in && p.rules.rank > 2)) && p.rules.rank <= kMaxRank && p.rules.known_dtypes))
         return false;
     for (size_t i = 0; i < ports.size(); ++i)  // calls look names up by hash
       for (size_t j = 0; j < i; ++j)

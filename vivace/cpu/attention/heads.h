@@ -52,15 +52,14 @@ struct Heads {
     const float* row[kKeys];
 
     /// Heads of `dim` elements at places [j0, j0 + n) of a slot; zeros where a page does not exist.
-    void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t slot, int64_t j0, int kv,
-              int n, int dim) {
+    void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t pitch, int64_t slot,
+              int64_t j0, int kv, int n, int dim) {
       const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
       const int padded = padded16(dim),
                 wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
         const int64_t block = a.block(slot, j0 + j),
-                      at = block * stride +
-                           (a.row_in_block(slot, j0 + j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
+                      at = block * stride + a.row_in_block(slot, j0 + j) * pitch + int64_t{kv} * a.head_rows() * dim;
         row[j] = direct && block >= 0 ? static_cast<const float*>(base) + at : copy + j * wide;
         if (block < 0) std::memset(copy + j * wide, 0, padded * sizeof(float));
         else if (!direct) upcast(a.kv_dtype, base, at, dim, copy + j * wide);
@@ -179,7 +178,7 @@ struct Heads {
           live[count] = &queries[i * tile.heads + h], lo[count] = from, hi[count] = to;
       }
       const auto pair = [&](int i) { return i + 1 < count && lo[i] == lo[i + 1] && hi[i] == hi[i + 1]; };
-      rows.load(a, a.k, a.k_stride, tile.slot, j0, kv, n, a.D);
+      rows.load(a, a.k, a.k_stride, a.k_pitch, tile.slot, j0, kv, n, a.D);
       for (int i = 0; i < count; i += pair(i) ? 2 : 1) {
         if (pair(i))
           scores<2>(live + i, rows.row, hi[i], D);
@@ -187,7 +186,7 @@ struct Heads {
           scores<1>(live + i, rows.row, hi[i], D);
       }
       for (int i = 0; i < count; ++i) soften(live[i], a, tile.slot, j0, lo[i], hi[i], Dv);
-      rows.load(a, a.v, a.v_stride, tile.slot, j0, kv, n, a.Dv);
+      rows.load(a, a.v, a.v_stride, a.v_pitch, tile.slot, j0, kv, n, a.Dv);
       for (int i = 0; i < count; i += pair(i) ? 2 : 1) {
         if (pair(i))
           add_all<2>(live + i, rows.row, lo[i], hi[i], Dv);

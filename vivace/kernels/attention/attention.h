@@ -28,7 +28,8 @@ struct AttentionArgs {
   float* lse;             // [T, Hq] or null
   const int32_t* rows;    // [1] device-side T, or null
   int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a block)
-  int64_t table_stride, bits_stride;  // elements a slot of page_table, a token of bits
+  int32_t table_stride, bits_stride;  // elements a slot of page_table, a token of bits
+  int32_t k_pitch, v_pitch;  // of `attention`: elements between positions of a block; dense Hkv * D, heads_first D
   int32_t T, S, B, L, P, W, Hq, Hkv, D, Dv;
   float scale, softcap;   // softcap 0: none
   int32_t window;         // 0: none
@@ -67,7 +68,7 @@ struct AttentionArgs {
   VV_HD int64_t slot_at(int64_t s, int64_t stride, int64_t pitch) const {
     return k_offsets ? k_offsets[s] * pitch : s * stride;
   }
-  /// Heads' rows, of D or Dv elements, between positions and between kv heads of a block.
+  /// Heads' rows, of D or Dv elements, between positions of a dense block and between kv heads of any.
   VV_HD int32_t position_rows() const { return heads_first ? 1 : Hkv; }
   VV_HD int32_t head_rows() const { return heads_first ? L : 1; }
 };

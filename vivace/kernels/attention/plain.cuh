@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
   if constexpr (Hooks<V>::kEdits)
     row = variant_row<V>(a, static_cast<int>(t), h, kv, static_cast<int>(see.first), static_cast<int>(see.end));
   float row_max = kMinusInfinity, row_sum = 0;
-  const auto head_of = [&](const void* base, int64_t stride, int dim, int64_t block, int64_t j) {
-    return static_cast<const Kv*>(base) + block * stride +
-           (a.row_in_block(see.slot, j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
+  const auto head_of = [&](const void* base, int64_t stride, int pitch, int dim, int64_t block, int64_t j) {
+    return static_cast<const Kv*>(base) + block * stride + a.row_in_block(see.slot, j) * pitch +
+           int64_t{kv} * a.head_rows() * dim;
   };
   // Every warp makes the same number of turns, so that shuffles meet.
   for (int64_t j0 = see.first / kStreams * kStreams; j0 < see.end; j0 += kStreams * kTogether) {
@@ -76,10 +76,10 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
 #pragma unroll
       for (int i = 0; i < P.items; ++i) value[u][i] = 0;
       if (block >= 0) {
-        load_head<P>(head_of(a.k, a.k_stride, a.D, block, j), lane, a.D, key);
+        load_head<P>(head_of(a.k, a.k_stride, a.k_pitch, a.D, block, j), lane, a.D, key);
         if constexpr (Hooks<V>::kKey)
           edit_head<P>(lane, key, [&](int d, float(&x)[4]) { variant_key<V>(a, see.slot, kv, j, d, x); });
-        load_head<P>(head_of(a.v, a.v_stride, a.Dv, block, j), lane, a.Dv, value[u]);
+        load_head<P>(head_of(a.v, a.v_stride, a.v_pitch, a.Dv, block, j), lane, a.Dv, value[u]);
       }
       float s = 0;
 #pragma unroll

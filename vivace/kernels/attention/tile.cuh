@@ -99,10 +99,10 @@ struct AttentionTileKernel {
 
   /// Rows of block b of keys or values into a stage; zeros outside of [lo, hi) and for pages that do not exist.
   template <int kD, int kPadded, int kTo, bool kPaged, bool kEdit = false>
-  __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo,
-                                            int hi) const {
+  __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int pitch, int64_t slot, int b,
+                                            int lo, int hi) const {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
-    const int thread = warp_m * 32 + lane, pitch = a.position_rows() * kD;
+    const int thread = warp_m * 32 + lane;
     const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
     if constexpr (!kPaged && !kEdit && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
       const int row0 = thread / kC, at = thread % kC * 8;
@@ -135,12 +135,13 @@ struct AttentionTileKernel {
   }
   __device__ __forceinline__ void load_keys(Q* to, int64_t slot, int b, int lo, int hi) const {
     if (a.page_table == nullptr)
-      load_rows<P.d, kDim, kPitch, false, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
-    else load_rows<P.d, kDim, kPitch, true, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
+      load_rows<P.d, kDim, kPitch, false, Hooks<V>::kKey>(to, a.k, a.k_stride, a.k_pitch, slot, b, lo, hi);
+    else load_rows<P.d, kDim, kPitch, true, Hooks<V>::kKey>(to, a.k, a.k_stride, a.k_pitch, slot, b, lo, hi);
   }
   __device__ __forceinline__ void load_values(Q* to, int64_t slot, int b, int lo, int hi) const {
-    if (a.page_table == nullptr) load_rows<P.dv, kDimV, kPitchV, false>(to, a.v, a.v_stride, slot, b, lo, hi);
-    else load_rows<P.dv, kDimV, kPitchV, true>(to, a.v, a.v_stride, slot, b, lo, hi);
+    if (a.page_table == nullptr)
+      load_rows<P.dv, kDimV, kPitchV, false>(to, a.v, a.v_stride, a.v_pitch, slot, b, lo, hi);
+    else load_rows<P.dv, kDimV, kPitchV, true>(to, a.v, a.v_stride, a.v_pitch, slot, b, lo, hi);
   }
   __device__ __forceinline__ void load_block(Q* stage, int64_t slot, int b, int lo, int hi) const {
     load_keys(stage, slot, b, lo, hi);

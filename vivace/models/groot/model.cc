@@ -156,9 +156,9 @@ void GrootModel::declare_context() {
     arena_.declare(name, dtype, shape, t);
   };
   vision::declare_buffers(arena_, c.vision, P, act, &b.vision, &plan_);
-  declare_stack(arena_, "text", c.text, T, act, &b.text, &plan_);
+  declare_stack(arena_, "text", c.text, T, act, true, &b.text, &plan_);
   if (c.adapter.layers > 0)
-    declare_stack(arena_, "adapter", c.adapter, T, act, &b.adapter, &plan_);
+    declare_stack(arena_, "adapter", c.adapter, T, act, false, &b.adapter, &plan_);
   else declare("adapter.hidden", act, Shape(T, H), &b.adapter.hidden);
   for (int i = 0; i < 3; ++i) declare(strf("turn_freq.%d", i), f32, Shape(c.text.head_dim / 2), &b.turn_freq[i]);
   declare("mixed", act, Shape(M + T, H), &b.mixed);
@@ -194,7 +194,7 @@ void GrootModel::declare_actions() {
   const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
     arena_.declare(name, dtype, shape, t);
   };
-  declare_stack(arena_, "dit", c.dit, R, act, &b.dit);
+  declare_stack(arena_, "dit", c.dit, R, act, false, &b.dit);
   declare("action_slot", DType::i32, Shape(R), &b.action_slot);
   b.scale.resize(static_cast<size_t>(c.dit.layers));
   b.shift.resize(b.scale.size());

@@ -54,7 +54,7 @@ class GraphBuilder : private StackRecorder {
                   {{"eps", c_.eps}}));
       if (!c_.n16)
         for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
-      VV_TRY(attend(b, b.k, b.v, sequences));
+      VV_TRY(attend(b, {b.q, b.k, b.v}, sequences));
       VV_TRY(in_.enter(b, flat(b.attended), at_.text(i, 1), l.o, &entering));
       VV_TRY(op_.linear(entering, l.o, b.hidden, {.residual = b.hidden}));
       VV_TRY(point());
@@ -128,17 +128,19 @@ class GraphBuilder : private StackRecorder {
         VV_TRY(point());
         VV_TRY(ada_norm(slice(b_.scale[i], s, 1), slice(b_.shift[i], s, 1), kHeadEps));
         if (c_.crosses(block)) {
-          VV_TRY(op_.linear({b.normed}, l.qkv, flat(b.q)));
-          VV_TRY(attend(b, b_.cross_k[i / 2], b_.cross_v[i / 2],
-                        {b_.action_slot, c_.sees_text(block) ? seen.text_offsets : seen.image_offsets, {}}));
+          const Qkv x{as(b.qkv, b.attended.shape), b_.cross_k[i / 2], b_.cross_v[i / 2]};
+          VV_TRY(op_.linear({b.normed}, l.qkv, flat(x.q)));
+          VV_TRY(attend(b, x, {b_.action_slot, c_.sees_text(block) ? seen.text_offsets : seen.image_offsets, {}}));
         } else {
           VV_TRY(op_.linear({b.normed}, l.qkv, b.qkv));
-          VV_TRY(split(b));
-          const Shape own(B, 1 + x_.horizon, c_.dit.heads, c_.dit.head_dim);
-          VV_TRY(rec_(
-              ops::attention,
-              {{"q", b.q}, {"k", as(b.k, own)}, {"v", as(b.v, own)}, {"slot", b_.action_slot}, {"out", b.attended}},
-              {{"mask", "full"}}));
+          const Qkv x = own(b);
+          VV_TRY(rec_(ops::attention,
+                      {{"q", x.q},
+                       {"k", blocks(x.k, 1 + x_.horizon)},
+                       {"v", blocks(x.v, 1 + x_.horizon)},
+                       {"slot", b_.action_slot},
+                       {"out", b.attended}},
+                      {{"mask", "full"}}));
         }
         VV_TRY(op_.linear({flat(b.attended)}, l.o, b.hidden, {.residual = b.hidden}));
         VV_TRY(op_.norm(b.hidden, layer_norm({}, kHeadEps), {b.normed}));

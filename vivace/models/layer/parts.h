@@ -24,11 +24,12 @@ struct Layer {
 
 /// Rows between ops of one stack.
 struct StackBuffers : CodeBuffers {
-  Tensor hidden, qkv, q, k, v, attended, inner;
+  Tensor hidden, qkv, attended, inner;
+  Tensor q, k, v;  // of rows that are turned on their way from qkv to attention
 };
 /// Of `rows` rows, in 16 bits or, with `plan`, as its products take them.
 inline void declare_stack(engine::Arena& arena, const std::string& name, const Stack& s, int64_t rows, DType act,
-                          StackBuffers* b, const PrecisionPlan* plan = nullptr) {
+                          bool turned, StackBuffers* b, const PrecisionPlan* plan = nullptr) {
   const bool eight = plan != nullptr && plan->eight;
   const auto declare = [&](const char* what, Shape shape, Tensor* to) {
     arena.declare(name + "." + what, act, shape, to);
@@ -36,11 +37,13 @@ inline void declare_stack(engine::Arena& arena, const std::string& name, const S
   declare("hidden", Shape(rows, s.width), &b->hidden);
   arena.declare(name + ".normed", eight ? DType::e4m3 : act, Shape(rows, s.width), &b->normed);
   declare("qkv", Shape(rows, s.q_width() + 2 * s.kv_width()), &b->qkv);
-  declare("q", Shape(rows, s.heads, s.head_dim), &b->q);
-  declare("k", Shape(rows, s.kv_heads, s.head_dim), &b->k);
-  declare("v", Shape(rows, s.kv_heads, s.head_dim), &b->v);
   declare("attended", Shape(rows, s.heads, s.head_dim), &b->attended);
   declare("inner", Shape(rows, s.mlp), &b->inner);
+  if (turned) {
+    declare("q", Shape(rows, s.heads, s.head_dim), &b->q);
+    declare("k", Shape(rows, s.kv_heads, s.head_dim), &b->k);
+    declare("v", Shape(rows, s.kv_heads, s.head_dim), &b->v);
+  }
   if (!eight) return;
   arena.declare(name + ".codes", DType::e4m3, Shape(rows, std::max({s.width, s.q_width(), s.mlp})), &b->quantized);
   if (plan->fixed) return;

@@ -42,28 +42,24 @@ class StackRecorder {
     Rows entering;
     VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm, eps), place, &entering));
     VV_TRY(op_.linear(entering, l.qkv, b.qkv));
-    VV_TRY(split(b));
-    VV_TRY(attend(b, b.k, b.v, r));
+    VV_TRY(attend(b, own(b), r));
     const auto next = [place](int64_t k) { return place == QuantizedRows::none ? place : place + k; };
     return finish(b, l, eps, {next(1), next(2), next(3)}, false);
   }
-  Status split(const StackBuffers& b) {
-    return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}});
-  }
+  /// Rows that nothing turns, where their product wrote them.
+  static Qkv own(const StackBuffers& b) { return split_qkv(b.qkv, b.attended.shape[1], b.attended.shape[2]); }
   /// Turns the pairs of one axis; the others' frequencies are 0, which leaves them as they are, bit for bit.
   Status turn(const StackBuffers& b, const Tensor& pos, const Tensor& freq) {
     for (const Tensor* t : {&b.q, &b.k})
       VV_TRY(rec_(ops::rope, {{"x", *t}, {"inv_freq", freq}, {"pos", pos}, {"out", *t}, {"rows", op_.rows}}));
     return {};
   }
-  Status attend(const StackBuffers& b, const Tensor& k, const Tensor& v, const Ragged& r) {
-    const auto block = [](const Tensor& t) {
-      return t.shape.rank == 4 ? t : as(t, Shape(1, t.shape[0], t.shape[1], t.shape[2]));
-    };
+  Status attend(const StackBuffers& b, const Qkv& x, const Ragged& r) {
+    const auto block = [](const Tensor& t) { return t.shape.rank == 4 ? t : blocks(t, t.shape[0]); };
     return rec_(ops::attention,
-                {{"q", b.q},
-                 {"k", block(k)},
-                 {"v", block(v)},
+                {{"q", x.q},
+                 {"k", block(x.k)},
+                 {"v", block(x.v)},
                  {"pos", r.place},
                  {"slot", r.slot},
                  {"k_offsets", r.offsets},

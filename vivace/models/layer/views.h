@@ -40,4 +40,26 @@ inline Tensor heads(const Tensor& t, int64_t N) {
   return r;
 }
 
+/// [T, ...] seen as [T / n, n, ...].
+inline Tensor blocks(const Tensor& t, int64_t n) {
+  Tensor r = t;
+  ++r.shape.rank;
+  for (int i = t.shape.rank; i > 0; --i) r.shape.dim[i] = t.shape[i - 1], r.stride[i] = t.stride[i - 1];
+  r.shape.dim[0] = t.shape[0] / n, r.shape.dim[1] = n;
+  r.stride[0] = n * t.stride[0];
+  return r;
+}
+
+/// Rows of queries, keys and values: [T, N, D], [T, M, D] x 2.
+struct Qkv {
+  Tensor q, k, v;
+};
+
+/// Of a product's rows [T, (N + 2 M) * D], where they lie.
+inline Qkv split_qkv(const Tensor& rows, int64_t N, int64_t D) {
+  const int64_t M = (rows.shape[1] / D - N) / 2;
+  return {heads(columns(rows, 0, N * D), N), heads(columns(rows, N * D, M * D), M),
+          heads(columns(rows, (N + M) * D, M * D), M)};
+}
+
 }  // namespace vivace::models

@@ -50,8 +50,8 @@ class GraphBuilder : private StackRecorder {
       Rows entering;
       VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm), place, &entering));
       VV_TRY(op_.linear(entering, l.qkv, b.qkv));
-      VV_TRY(c_.siglip2 ? split(b) : split_and_turn(in));
-      VV_TRY(attend(b, b.k, b.v, images));
+      if (!c_.siglip2) VV_TRY(split_and_turn(in));
+      VV_TRY(attend(b, c_.siglip2 ? own(b) : Qkv{b.q, b.k, b.v}, images));
       VV_TRY(finish(b, l, 0, {place + 1, place + 2, place + 3}, true));
       if (level == c_.deepstack.size() || c_.deepstack[level] != static_cast<int64_t>(i)) continue;
       op_.rows = in.tokens;
@@ -115,7 +115,7 @@ class GraphBuilder : private StackRecorder {
 
 void declare_buffers(engine::Arena& arena, const VisionConfig& c, int64_t P, DType act, VisionBuffers* b,
                      const PrecisionPlan* plan) {
-  declare_stack(arena, "vision", c, P, act, &b->stack, plan);
+  declare_stack(arena, "vision", c, P, act, !c.siglip2, &b->stack, plan);
   arena.declare("pixel_scale", DType::f32, Shape(3), &b->pixel_scale);
   arena.declare("pixel_offset", DType::f32, Shape(3), &b->pixel_offset);
   arena.declare("patches", act, Shape(P, c.patch_columns()), &b->patches);

@@ -90,13 +90,9 @@ void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, b
   declare("hidden", act, Shape(rows, t.width), &b->hidden);
   declare("normed", eight ? DType::e4m3 : act, Shape(rows, t.width), &b->normed);
   declare("qkv", act, Shape(rows, t.qkv_width()), &b->qkv);
-  declare("q", act, Shape(rows, t.heads, t.head_dim), &b->q);
+  if (cached) declare("q", act, Shape(rows, t.heads, t.head_dim), &b->q);
   declare("attended", act, Shape(rows, t.heads, t.head_dim), &b->attended);
   declare("mlp", act, Shape(rows, t.mlp), &b->mlp);
-  if (!cached) {
-    declare("k", act, Shape(rows, t.kv_heads, t.head_dim), &b->k);
-    declare("v", act, Shape(rows, t.kv_heads, t.head_dim), &b->v);
-  }
   if (!eight) return;
   declare("codes", DType::e4m3, Shape(rows, std::max({t.q_width(), t.mlp, padded_patch(config_)})), &b->quantized);
   if (plan_.fixed) return;

@@ -10,11 +10,6 @@
 namespace vivace::models::vla {
 namespace {
 
-/// [T, H] of one dense buffer as [T / n, n, ...].
-Tensor by_view(const Tensor& t, int64_t n) {
-  return tensor(t.data, t.dtype, Shape(t.shape[0] / n, n, t.shape[1], t.shape[2]), t.place);
-}
-
 /// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, lab/notes/080:
 /// one row of pi0-FAST 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
 constexpr int64_t kFewRows = 1;
@@ -69,11 +64,11 @@ class GraphBuilder {
       VV_TRY(point());
       VV_TRY(layer_norm(b, w.attn_norm, at_.vision(i, 0), &entering));
       VV_TRY(op_.linear(entering, w.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}}));
+      const Qkv x = split_qkv(b.qkv, c_.vision.heads, c_.vision.head_dim);
       VV_TRY(rec_(ops::attention,
-                  {{"q", b.q},
-                   {"k", by_view(b.k, c_.view_patches())},
-                   {"v", by_view(b.v, c_.view_patches())},
+                  {{"q", x.q},
+                   {"k", blocks(x.k, c_.view_patches())},
+                   {"v", blocks(x.v, c_.view_patches())},
                    {"slot", b_.view_slot},
                    {"out", b.attended},
                    {"rows", op_.rows}},

@@ -51,8 +51,8 @@ struct ActionTokenInputs {
 struct TowerBuffers : CodeBuffers {
   Tensor hidden;                         // [T, H]
   Tensor gates;                          // [T, H] each row's gate, where actions are at several times
-  Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
-  Tensor k, v;                           // [T, Hkv, D] where there is no cache
+  Tensor qkv, attended, mlp;             // [T, (Hq+2Hkv) D], [T, Hq, D], [T, M]
+  Tensor q;                              // [T, Hq, D] where keys and values go to a cache
   Tensor squares,
       row_scale;  // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
 };

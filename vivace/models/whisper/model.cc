@@ -77,9 +77,6 @@ void WhisperModel::declare_buffers() {
   for (auto& [name, t, width] : {std::tuple{"hidden", &b.hidden, H},
                                  {"normed", &b.normed, H},
                                  {"qkv", &b.qkv, 3 * H},
-                                 {"q", &b.q, H},
-                                 {"k", &b.k, H},
-                                 {"v", &b.v, H},
                                  {"attended", &b.attended, H},
                                  {"inner", &b.inner, c.encoder.mlp}})
     declare(name, act, Shape(T, width), t);

@@ -53,18 +53,16 @@ class GraphBuilder {
       VV_TRY(convolution(as(slice(thin, i * c_.frames(), c_.frames()), Shape(1, 1, c_.frames(), H)), 2, w_.conv2, wide,
                          slice(hidden, i * c_.source, c_.source), w_.sinusoids));
     }
-    const Tensor qkv = top(b_.qkv, T), q = as(b_.q, Shape(T, heads, D)), k = as(b_.k, Shape(T, heads, D)),
-                 v = as(b_.v, Shape(T, heads, D)), attended = as(b_.attended, Shape(T, heads, D));
-    const Shape by_window(W, c_.source, heads, D);
+    const Tensor qkv = top(b_.qkv, T), attended = as(b_.attended, Shape(T, heads, D));
+    const Qkv x = split_qkv(qkv, heads, D);
     for (const EncoderLayer& l : w_.encoder) {
       VV_TRY(point());
       VV_TRY(op_.norm(hidden, layer_norm(l.attn_norm), {normed}));
       VV_TRY(op_.linear({normed}, l.qkv, qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", qkv}, {"q", q}, {"k_out", k}, {"v_out", v}, {"rows", op_.rows}}));
       VV_TRY(rec_(ops::attention,
-                  {{"q", q},
-                   {"k", as(k, by_window)},
-                   {"v", as(v, by_window)},
+                  {{"q", x.q},
+                   {"k", blocks(x.k, c_.source)},
+                   {"v", blocks(x.v, c_.source)},
                    {"slot", top(b_.sound_slot, T)},
                    {"out", attended},
                    {"rows", op_.rows}},

@@ -42,7 +42,7 @@ struct WhisperBuffers {
   Tensor logs, frame_peak;            // [W frames, mels], [W frames] f32
   Tensor mel;                         // [W frames, mels] act
   Tensor patches, thin;               // [W frames, 3 max(mels, H / 2)] and [W frames, H] act: of the convolutions
-  Tensor hidden, normed, qkv, q, k, v, attended, inner;  // of W source rows
+  Tensor hidden, normed, qkv, attended, inner;  // of W source rows
   Tensor sound_slot;                  // [W source] i32: t / source
   std::vector<Tensor> cross_k, cross_v;  // a layer: [W, source, Hd, D] act
   struct {
