@@ -32,6 +32,7 @@ NUMPY = {
 PAIRS = ("e2m1", "i4")  # two elements a byte
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 LAYOUTS = ("dense", "unaligned", "strided")
+COLUMNS = "columns"  # another, for matrices that may: column after column, which lie apart, at multiples of 16 bytes
 PITCHED = "pitched"  # a fourth, for ports whose second axis may be strided: entries of both axes lie apart, all at multiples of 16 bytes
 GUARD = 64          # bytes before and after each port's memory
 GUARD_FILL = 0xFF   # NaN in every float format, -1 as an integer: reading it shows in the result
@@ -76,6 +77,11 @@ def pitched(op, port, case):
     return ports(op)[port]["pitched"] and case.attrs.get("layout") != "hnd"
 
 
+def by_column(op, port, case):
+    """Whether the port may lie column after column in this case."""
+    return ports(op)[port]["columns"] and reference(op).by_column(port, case)
+
+
 def is_block(dtype):
     return DTYPES[dtype]["block"] > 1
 
@@ -87,27 +93,32 @@ def row_bytes(dtype, shape):
 
 
 class Slot:
-    """One port's memory: guard, rows (with gaps if strided; `pitched`: also between entries of the second axis), guard.
+    """One port's memory: guard, rows (with gaps if strided; `pitched`: also between entries of the second axis; or,
+    of `columns`, columns with gaps), guard.
 
     On a GPU `array` is device memory and `memory`, `bytes` are its copy here, which push() and pull() move.
     """
 
-    def __init__(self, dtype, shape, layout="dense", gap=3, pitched=False):
+    def __init__(self, dtype, shape, layout="dense", gap=3, pitched=False, columns=False):
         self.dtype, self.shape = dtype, tuple(shape)
-        unit = DTYPES[dtype]["bytes"]
-        space = (gap * unit if layout == "strided" else 32 if layout == PITCHED and pitched else 0) if len(shape) > 1 else 0
-        parts, part = (shape[1], row_bytes(dtype, shape[1:])) if pitched else (1, row_bytes(dtype, shape))
-        step, count = part + (space if pitched else 0), shape[0]
-        self.pitch = parts * step + space
+        unit, count = DTYPES[dtype]["bytes"], shape[0]
+        if columns and layout == COLUMNS:
+            self.pitch = count * unit + 32
+            form, self.steps, size = (count, shape[1], unit), (unit, self.pitch, 1), self.pitch * shape[1]
+        else:
+            space = (gap * unit if layout == "strided" else 32 if layout == PITCHED and pitched else 0) if len(shape) > 1 else 0
+            parts, part = (shape[1], row_bytes(dtype, shape[1:])) if pitched else (1, row_bytes(dtype, shape))
+            step = part + (space if pitched else 0)
+            self.pitch = parts * step + space
+            form, self.steps, size = ((count, parts, part), (self.pitch, step, 1), self.pitch * count) if pitched else ((count, part), (self.pitch, 1), self.pitch * count)
         # One element off the 64 bytes that allocations usually give; 2 bytes for block formats.
-        skew = 0 if layout in ("dense", PITCHED) else 2 if is_block(dtype) else unit
-        size = self.pitch * count
+        skew = 0 if layout in ("dense", PITCHED, COLUMNS) else 2 if is_block(dtype) else unit
         raw = np.full(-(-(2 * GUARD + skew + size + 64) // 64) * 64, GUARD_FILL, np.uint8)
         self.store = device and device.allocate(raw.size)
         address = self.store.data_ptr() if device else raw.ctypes.data
         self.start = GUARD + -(address + GUARD) % 64 + skew
         self.memory = raw
-        self.bytes = np.ndarray((count, parts, part) if pitched else (count, part), np.uint8, raw, self.start, (self.pitch, step, 1) if pitched else (self.pitch, 1))
+        self.bytes = np.ndarray(form, np.uint8, raw, self.start, self.steps)
         self.array = self._array()
         self.push()
 
@@ -129,12 +140,12 @@ class Slot:
 
     def strides(self):
         """In bytes, of a plain dtype."""
-        unit, strides = DTYPES[self.dtype]["bytes"], []
-        for dim in reversed(self.shape[1:]):
-            strides.insert(0, unit)
+        unit, dense = DTYPES[self.dtype]["bytes"], []
+        for dim in reversed(self.shape):
+            dense.insert(0, unit)
             unit *= dim
-        outer = self.bytes.strides[:-1] if len(self.shape) > 1 else (unit,)
-        return [*outer, *strides[len(outer) - 1 :]]
+        outer = self.steps[:-1]
+        return [*outer, *dense[len(outer) :]]
 
     def fill(self, value):
         self.bytes[...] = value
@@ -144,7 +155,7 @@ class Slot:
     def surroundings(self):
         """Everything but the data: guards and the gaps between rows."""
         copy = self.memory.copy()
-        np.ndarray(self.bytes.shape, np.uint8, copy, self.start, self.bytes.strides)[...] = 0
+        np.ndarray(self.bytes.shape, np.uint8, copy, self.start, self.steps)[...] = 0
         return copy
 
 

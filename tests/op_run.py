@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import vivace
-from tests.op_data import NAN_FILL, Slot, by_row, contents, decode, device, expected, pitched, ports, reference, shape_of, valid_rows
+from tests.op_data import NAN_FILL, Slot, by_column, by_row, contents, decode, device, expected, pitched, ports, reference, shape_of, valid_rows
 from tests.ref.common import FLOATS
 from vivace import ops
 
@@ -17,7 +17,7 @@ class Run:
         self.rows = case.rows if rows is None else rows
         self.n = valid_rows(case) if rows is None else min(max(rows, 0), case.dims["T"])
         # Each port has a row gap of its own: a stride taken from another port shows.
-        self.slots = {p: Slot(d, shape_of(op, p, case), layout, gap=3 + i, pitched=pitched(op, p, case))
+        self.slots = {p: Slot(d, shape_of(op, p, case), layout, gap=3 + i, pitched=pitched(op, p, case), columns=by_column(op, p, case))
                       for i, (p, d) in enumerate(case.dtypes.items()) if p not in self.inplace}
         if self.rows is not None and "rows" not in self.slots:
             self.slots["rows"] = Slot("i32", (1,), layout)

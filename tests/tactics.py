@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import vivace
-from tests.op_data import DTYPES, NUMPY, is_block, ports, reference, row_bytes, shape_of
+from tests.op_data import COLUMNS, DTYPES, NUMPY, by_column, is_block, ports, reference, row_bytes, shape_of
 from tests.ref.common import FLOATS, Case
 from vivace import _core, ops
 
@@ -30,14 +30,16 @@ def arguments(op, case, layout):
     for port, dtype in case.dtypes.items():
         shape = shape_of(op, port, case)
         rows, row = shape[0], row_bytes(dtype, shape)
-        start = -(-at // 64) * 64 + (0 if layout == "dense" else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
+        start = -(-at // 64) * 64 + (0 if layout in ("dense", COLUMNS) else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
         at = start + rows * row + 64
         if at > MOST_BYTES:
             return None
         if is_block(dtype):
             given[port] = vivace.view(np.ndarray((rows, row), np.uint8, _memory, start), dtype=dtype, shape=shape)
         else:
-            given[port] = np.ndarray(shape, NUMPY[dtype], _memory, start)
+            turned = layout == COLUMNS and by_column(op, port, case)
+            array = np.ndarray(shape[::-1] if turned else shape, NUMPY[dtype], _memory, start)
+            given[port] = array.T if turned else array
     return given
 
 
@@ -91,7 +93,8 @@ def draws(op, case, rng):
                 dtypes[port] = one  # all of one type
             elif kind > 0.7:
                 dtypes[port] = rng.choice(choices[port])
-        yield dims, dtypes, "unaligned" if rng.random() < 0.3 else "dense"
+        layout = "unaligned" if rng.random() < 0.3 else "dense"
+        yield dims, dtypes, COLUMNS if any(p["columns"] for p in ports(op).values()) and rng.random() < 0.15 else layout
 
 
 def search(op, capability):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import vivace
-from tests.op_data import BIG_FILL, LAYOUTS, NAN_FILL, PITCHED, TABLE, by_row, contents, device, distributions, pitched, ports, reference, shape_of
+from tests.op_data import BIG_FILL, COLUMNS, LAYOUTS, NAN_FILL, PITCHED, TABLE, by_column, by_row, contents, device, distributions, pitched, ports, reference, shape_of
 from tests.op_run import Run, run, verify
 from vivace import _core, ops
 
@@ -91,7 +91,8 @@ def test_same_bits(op, case, distribution):
     kind = lambda r: device and _core.row_class(op, **r.arguments())  # noqa: E731
     first = run(op, case, distribution).call()
     base, data = results(first), first.data
-    for layout in (*LAYOUTS, PITCHED) if any(pitched(op, port, case) for port in case.dtypes) else LAYOUTS:
+    more = [layout for layout, may in ((PITCHED, pitched), (COLUMNS, by_column)) if any(may(op, port, case) for port in case.dtypes)]
+    for layout in (*LAYOUTS, *more):
         for fill in (NAN_FILL, BIG_FILL):
             other = Run(op, case, data, layout=layout, fill=fill).call()
             if kind(other) == kind(first):

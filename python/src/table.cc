@@ -57,6 +57,7 @@ nb::dict port_row(const ops::Port& p) {
   d["doc"] = p.doc;
   d["ahead"] = p.ahead;
   d["pitched"] = p.pitched;
+  d["columns"] = p.columns;
   return d;
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.op_data import DTYPES, OPS, is_block, pitched, reference, row_bytes, shape_of
+from tests.op_data import DTYPES, OPS, by_column, is_block, pitched, reference, row_bytes, shape_of
 from tests.ref.common import Case
 from tests.differential.domain import EDGES, GROUPS, HEAD_SIZES, HEADS, PAGES, Draft, Unfit
 
@@ -44,7 +44,7 @@ class Call:
     op: str
     case: Case
     distribution: str = "normal"
-    layout: dict = field(default_factory=dict)   # port -> (elements off 64 bytes, between rows and, where they may lie apart, between entries of the second axis); absent: none
+    layout: dict = field(default_factory=dict)   # port -> (elements off 64 bytes, between rows and, where they may lie apart, between entries of the second axis; or 1: column after column); absent: none
     inplace: dict = field(default_factory=dict)  # out port -> the input whose memory it is
     fill: int = 0xFF                             # poison of what is written
     hostile: str = ""                            # "index" or "number": contents of that kind outside of all limits (hostile.py)
@@ -216,9 +216,11 @@ def placed(d, case, rng):
         elif mine == "aligned":
             off = (rng.choice((0, 1, 2)) * wide, rng.choice((0, 1, 2, 4)) * wide)
         else:
-            continue
-        if pitched(d.op, port, case):
+            off = (0, 0)
+        if pitched(d.op, port, case) and mine != "dense":
             off = (*off, rng.choice((0, 1, 2, 4)) * (1 if mine == "odd" else wide))
+        if by_column(d.op, port, case) and rng.random() < 0.25:
+            off = (*off, 1)
         if any(off):
             layout[port] = (off[0], off[1] if len(shape_of(d.op, port, case)) > 1 else 0, *off[2:])
     inplace = {}

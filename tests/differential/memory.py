@@ -8,20 +8,25 @@ ALIGN = 64
 
 
 class Span:
-    """Where a port's rows lie: `gap` bytes between them, `inner` between entries of the second axis."""
+    """Where a port's rows lie: `gap` bytes between them, `inner` between entries of the second axis. `columns`: a matrix's columns lie so."""
 
-    def __init__(self, dtype, shape, start, gap, inner=0):
-        self.dtype, self.shape, self.start, self.inner = dtype, tuple(shape), start, inner
+    def __init__(self, dtype, shape, start, gap, inner=0, columns=False):
+        self.dtype, self.shape, self.start, self.inner, self.columns = dtype, tuple(shape), start, inner, columns
         self.count, self.row = (shape[0] if shape else 1), row_bytes(dtype, shape)
         if inner:
             self.row += inner * shape[1]
-        self.pitch = self.row + gap
+        self.pitch = (shape[0] * DTYPES[dtype]["bytes"] if columns else self.row) + gap
 
     @property
     def end(self):
+        if self.columns:
+            return self.start + self.shape[1] * self.pitch
         return self.start + max(self.count - 1, 0) * self.pitch + self.row
 
     def bytes(self, memory):
+        if self.columns:
+            unit = DTYPES[self.dtype]["bytes"]
+            return np.ndarray((*self.shape, unit), np.uint8, memory, self.start, (unit, self.pitch, 1))
         if self.inner:
             entry = row_bytes(self.dtype, self.shape[1:])
             return np.ndarray((self.count, self.shape[1], entry), np.uint8, memory, self.start, (self.pitch, entry + self.inner, 1))
@@ -30,6 +35,8 @@ class Span:
     def strides(self):
         """In elements, of a plain dtype."""
         unit, strides, n = DTYPES[self.dtype]["bytes"], [], 1
+        if self.columns:
+            return [1, self.pitch // unit]
         for dim in reversed(self.shape[1:]):
             strides.insert(0, n)
             n *= dim
@@ -48,10 +55,11 @@ class Memory:
             if port in call.inplace:
                 continue
             off, gap, *inner = call.layout.get(port, (0, 0))
+            columns = ports(call.op)[port]["columns"] and inner == [1]
             unit = 2 if is_block(dtype) else DTYPES[dtype]["bytes"]
             shape = shape_of(call.op, port, call.case)
             start = -(-(at + GUARD) // ALIGN) * ALIGN + off * unit
-            self.spans[port] = Span(dtype, shape, start, *(n * DTYPES[dtype]["bytes"] for n in (gap, *inner)))
+            self.spans[port] = Span(dtype, shape, start, *(n * DTYPES[dtype]["bytes"] for n in ((gap,) if columns else (gap, *inner))), columns=columns)
             at = self.spans[port].end + GUARD
         self.base, self.size = base, -(-(at - base) // ALIGN) * ALIGN
 

@@ -12,6 +12,11 @@ BLOCKS32 = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 K_QUANTS = ("q4_k", "q5_k", "q6_k")
 
 
+def by_column(port, case):
+    """w of plain floats of x's type; tf32 reads K side by side."""
+    return case.dtypes["w"] in ("f32", "bf16", "f16") and case.dtypes["w"] == case.dtypes["x"] and "w_block_scale" not in case.dtypes and not case.attrs.get("tf32")
+
+
 def quantized(x):
     """The values that int8 activations stand for. d and q come from f32 arithmetic, so it is f32 here too."""
     T, K = x.shape

@@ -74,7 +74,10 @@ Status product_on_gpu(const Array& x, const Array& y, const Array& to, const Exe
     VV_ASSIGN(const Array a, rows_dense(x, exec));
     VV_ASSIGN(Array w, permute(y, rank == 2 ? std::span<const int>(std::array{1, 0})
                                             : std::span<const int>(std::array{0, 2, 1})));
-    VV_ASSIGN(w, rows_dense(w, exec));  // a row-major y is copied: the op reads k side by side alone
+    const bool row_major = rank == 2 && y.stride[column] == 1 && y.stride[row] >= n;  // the op takes w by column
+    if (!row_major) {
+      VV_ASSIGN(w, rows_dense(w, exec));
+    }
     for (const Array* used : {&a, const_cast<const Array*>(&w), &to}) VV_TRY(before_use(*used, exec));
     VV_ASSIGN(Tensor xt, tensor_of(a));
     VV_ASSIGN(Tensor wt, tensor_of(w));

@@ -178,6 +178,7 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   if (t.data == nullptr && elements != 0)
     return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
   const bool empty = elements == 0;  // nothing is reached through its strides, whatever they say
+  if (p.columns && !empty && t.shape[1] > 1 && t.stride[1] != 1) return check_columns(p, t);
   int64_t want = 1;
   for (int i = rank - 1; i >= (rank > 1 ? 1 : 0) && !empty; --i) {
     const bool apart = p.pitched && i == 1 && t.shape[i] > 1;
@@ -199,12 +200,36 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] % d.block != 0)
     return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name,
                                             static_cast<long>(t.stride[0]), d.name, d.block));
+  return check_alignment(p, t);
+}
+
+Status Call::check_columns(const Port& p, const Tensor& t) const {
+  const DTypeInfo d = info(t.dtype);
+  if (d.block > 1)
+    return error(Code::kInvalidLayout, strf("port %s: axis 1 has stride %ld, wanted 1: %s lies row after row", p.name,
+                                            static_cast<long>(t.stride[1]), d.name));
+  if ((t.shape[0] > 1 && t.stride[0] != 1) || t.stride[1] < t.shape[0])
+    return error(Code::kInvalidLayout,
+                 strf("port %s: strides [%ld, %ld] of %s are neither of dense rows, [.., 1], nor of dense columns, "
+                      "[1, %ld or more]; make it contiguous",
+                      p.name, static_cast<long>(t.stride[0]), static_cast<long>(t.stride[1]),
+                      to_string(t.shape).c_str(), static_cast<long>(t.shape[0])));
+  return check_alignment(p, t);
+}
+
+Status Call::check_alignment(const Port& p, const Tensor& t) const {
+  const DTypeInfo d = info(t.dtype);
   // Block formats are read by bytes; their natural alignment is that of their f16 scale.
   const uintptr_t align = is_block(t.dtype) ? 2 : static_cast<uintptr_t>(d.bytes);
   if (reinterpret_cast<uintptr_t>(t.data) % align != 0)
     return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name,
                                             static_cast<unsigned long>(align)));
   return {};
+}
+
+bool Call::by_column(Name port) const {
+  const Tensor& t = (*this)[port];
+  return t.shape[1] > 1 && t.shape.elements() > 0 && t.stride[1] != 1;
 }
 
 int64_t Call::pitch(Name port) const {

@@ -38,9 +38,11 @@ class Call {
   T* ptr(Name port) const { return static_cast<T*>((*this)[port].data); }
   /// Elements between rows of the outermost axis (0 if the port is absent).
   int64_t row_stride(Name port) const { const Tensor& t = (*this)[port]; return t.shape.rank ? t.stride[0] : 0; }
-  /// Elements between entries of the second axis of a port that pitched() marks; between dense ones where there are no
-  /// two.
+  /// Elements between entries of the second axis of a port that pitched() or columns() marks; between dense ones where
+  /// there are no two.
   int64_t pitch(Name port) const;
+  /// Whether a port that columns() marks lies column after column, pitch() elements apart.
+  bool by_column(Name port) const;
   int64_t dim(Name symbol) const {
     for (int i = 0; i < dim_count_; ++i)
       if (dims_[i].symbol == symbol.hash) return dims_[i].value;
@@ -74,6 +76,8 @@ class Call {
   }
   Status no_attr(std::string_view attr) const;
   Status check_port(const Port& p, const Tensor& t) const;
+  Status check_columns(const Port& p, const Tensor& t) const;
+  Status check_alignment(const Port& p, const Tensor& t) const;
   Status check_dtype(const Port& p, const Tensor& t) const;
   Status bind_dims();
   Status mismatch(const Port& p, const Shape& s, int axis, int64_t want) const;

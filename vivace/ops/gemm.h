@@ -18,9 +18,10 @@ struct gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      read_ahead(
+      columns(read_ahead(
           in("w", "N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
-             "weights, one output a row; block formats in GGUF's layout, i4 and e2m1 two a byte, low nibble first")),
+             "weights, one output a row; block formats in GGUF's layout, i4 and e2m1 two a byte, low nibble first; "
+             "f32, bf16 and f16 of x's type also as the transpose of a row-major [K, N]"))),
       opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
       opt_in("gate", "R,N", "=out", "factor of the activated product, before the residual: row min(t, R-1)"),
       opt_in("residual", "T,N", "=out", "added last"),
@@ -102,6 +103,16 @@ struct gemm {
     if (c.flag("tf32") && (x.dtype != DType::f32 || w.dtype != DType::f32))
       return c.error(Code::kInvalidArgument,
                      strf("tf32 is for products of f32 with f32, got %s with %s", name(x.dtype), name(w.dtype)));
+    const bool by_column = c.by_column("w");
+    if (by_column && (w.dtype != x.dtype || (w.dtype != DType::f32 && info(w.dtype).bytes != 2)))
+      return c.error(Code::kUnsupported,
+                     strf("port w lies column after column, as f32, bf16 and f16 of x's type may, got x %s and w %s; "
+                          "copy it row after row",
+                          name(x.dtype), name(w.dtype)));
+    if (by_column && (c.flag("tf32") || c["w_block_scale"].present()))
+      return c.error(Code::kUnsupported,
+                     strf("port w lies column after column, which goes without %s; copy it row after row",
+                          c.flag("tf32") ? "tf32" : "w_block_scale"));
     *a = Args{
         .x = x.data,
         .w = w.data,
@@ -119,7 +130,7 @@ struct gemm {
         .w_block_zero = nullptr,
         .x_block_scale = nullptr,
         .x_stride = c.row_stride("x"),
-        .w_stride = c.row_stride("w"),
+        .w_stride = by_column ? c.pitch("w") : c.row_stride("w"),
         .gate_stride = c.row_stride("gate"),
         .residual_stride = c.row_stride("residual"),
         .out_stride = c.row_stride("out"),
@@ -142,6 +153,7 @@ struct gemm {
         .scale_dtype = DType::f32,
         .fast_accum = c.flag("fast_accum"),
         .tf32 = c.flag("tf32"),
+        .w_by_column = by_column,
         .gated = false,
     };
     return bind_blocks(c, a);

@@ -14,6 +14,7 @@ inline int32_t gemm_epilogue(const kernels::GemmArgs& a, const kernels::GemmWgmm
   const bool paired = a.gated || bytes == 1;  // columns meet in one register where W's rows are loaded in another order
   const bool pieces = a.gated && (p.parts() == 1 || (p.tokens <= 64 && p.slice() % 16 == 0)) && a.gate == nullptr &&
                       a.residual == nullptr;  // what WgmmaGatedPiece serves
+  if (paired && p.by_column) return kEpilogueAny;  // no map turns them and pairs them
   if (paired && ((p.direct() && !pieces) || a.N % 16 != 0)) return kEpilogueAny;
   const int vec = p.direct() ? 2 : 16 / bytes;
   if (columns % vec != 0 || !vectorizable(a.out, a.out_stride, a.out_dtype, vec) ||

@@ -27,6 +27,7 @@ struct GemmGpu {
     WeightOnly::Key weight_only;
     Wgmma wgmma = {};
     MixedInput mixed_input = {};
+    bool by_column = false;  // of simple
     bool operator==(const Key&) const = default;
   };
 
@@ -103,8 +104,10 @@ struct GemmGpu {
                : Status(Code::kInternal, "no tile of gemm_mixed_input fits");  // the first does in every format
   }
 
-  /// Decode steps, and all that is larger; decode with dequantized weights that TMA takes, and prefill with them.
+  /// Decode steps, and all that is larger; decode with dequantized weights that TMA takes, and prefill with them; both
+  /// of weights by column, which other kernels multiply where TMA is not there or cannot take them.
   static int row_class(const Args& a) {
+    if (a.w_by_column) return 4 + (a.T > kStreamTokens);
     return weights_by_tma(a, Arch::sm90a) ? 2 : has_mixed_input(a, Arch::sm90a) ? 3 : a.T > kStreamTokens;
   }
 
@@ -116,6 +119,32 @@ struct GemmGpu {
 
   /// Sums of e4m3 products leave the tensor core every 128 values.
   static constexpr bool promotes(const Args& a) { return a.x_dtype == DType::e4m3 && !a.fast_accum; }
+
+  /// The tile of gemm_wgmma; `aligned`: TMA can take both operands.
+  static Result<Wgmma> wgmma_of(const Args& a, bool aligned) {
+    const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
+    VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
+    // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor core.
+    const GemmRow* row = a.fast_accum || a.tf32
+                             ? nullptr
+                             : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
+    const bool promote = promotes(a);
+    Wgmma p = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promote) : GemmTiles::pick(a.T, a.N, k_bytes, promote);
+    if (aligned && row != nullptr) {
+      const Wgmma measured =
+          GemmTiles::laid({row->rows, row->tokens, row->multicast_x, row->multicast_w}, a.T, a.N, k_bytes, promote);
+      if (GemmTiles::serves(measured, a.N)) p = measured;
+    }
+    p.by_column = a.w_by_column;
+    p.epilogue = gemm_epilogue(a, p);
+    return aligned ? GemmTiles::fill(p) : p;
+  }
+  /// The tile of gemm_tile.
+  static Tile tile_of(const Args& a, bool aligned) {
+    Tile p = !aligned ? kTiles[2] : a.T > 256 ? kTiles[0] : kTiles[1];
+    p.by_column = a.w_by_column;
+    return p;
+  }
 
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
@@ -137,32 +166,19 @@ struct GemmGpu {
       k.weight_only = *weight_only;
       return k;
     }
+    k.by_column = a.w_by_column && !has_mma(a);
     if (!has_mma(a)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
-    const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) &&
-                         vectorizable(a.w, a.w_stride, a.w_dtype, vec);
-    if (has_wgmma(arch)) {
+    const bool aligned = a.K % vec == 0 && (!a.w_by_column || a.N % vec == 0) &&
+                         vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
+    if (has_wgmma(arch) && (aligned || !a.w_by_column)) {
       k.kind = Kind::wgmma;
-      const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
-      VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
-      // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor core.
-      const GemmRow* row = a.fast_accum || a.tf32
-                               ? nullptr
-                               : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
-      k.wgmma =
-          !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promotes(a)) : GemmTiles::pick(a.T, a.N, k_bytes, promotes(a));
-      if (aligned && row != nullptr) {
-        const Wgmma measured = GemmTiles::laid({row->rows, row->tokens, row->multicast_x, row->multicast_w}, a.T, a.N,
-                                               k_bytes, promotes(a));
-        if (GemmTiles::serves(measured, a.N)) k.wgmma = measured;
-      }
-      k.wgmma.epilogue = gemm_epilogue(a, k.wgmma);
-      if (aligned) k.wgmma = GemmTiles::fill(k.wgmma);
+      VV_ASSIGN(k.wgmma, wgmma_of(a, aligned));
       return k;
     }
-    if (a.T > kStreamTokens) {
+    if (a.T > kStreamTokens || a.w_by_column) {
       k.kind = Kind::tile;
-      k.tile = !aligned ? kTiles[2] : a.T > 256 ? kTiles[0] : kTiles[1];
+      k.tile = tile_of(a, aligned);
       return k;
     }
     k.kind = Kind::stream;
@@ -195,6 +211,7 @@ struct GemmGpu {
   }
   static std::string instance(const Key& k) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
+    const auto also = [](bool b) { return b ? ", true" : ""; };  // of a last argument
     switch (k.kind) {
       case Kind::stream:
         return kernel_expression("gemm_stream<%s, %s, vivace::kernels::GemmStream{%d, %d, %d, %d, %d, %d, %s, %s}>",
@@ -202,16 +219,16 @@ struct GemmGpu {
                                  k.stream.row_tiles, k.stream.token_tiles, k.stream.stages, k.stream.cluster,
                                  flag(k.stream.shared_x), flag(k.stream.aligned));
       case Kind::tile:
-        return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x),
-                                 type_name(k.out), k.tile.tokens, k.tile.rows, k.tile.warps_t, k.tile.warps_n,
-                                 k.tile.stages, flag(k.tile.aligned));
+        return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s%s}>",
+                                 type_name(k.x), type_name(k.out), k.tile.tokens, k.tile.rows, k.tile.warps_t,
+                                 k.tile.warps_n, k.tile.stages, flag(k.tile.aligned), also(k.tile.by_column));
       case Kind::weight_only: return WeightOnly::instance("gemm_weight_only", k.weight_only);
       case Kind::wgmma:
         return kernel_expression(
-            "gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d}>",
+            "gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d%s}>",
             type_name(k.x), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.split,
             k.wgmma.multicast_x, k.wgmma.multicast_w, flag(k.wgmma.promote), flag(k.wgmma.aligned),
-            k.wgmma.splits_per_block, k.wgmma.epilogue, k.wgmma.staged);
+            k.wgmma.splits_per_block, k.wgmma.epilogue, k.wgmma.staged, also(k.wgmma.by_column));
       case Kind::mixed_input:
         return kernel_expression(
             "gemm_mixed_input<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, "
@@ -220,7 +237,8 @@ struct GemmGpu {
             k.mixed_input.raw, k.mixed_input.group, name(k.mixed_input.scale), flag(k.mixed_input.zeros));
       case Kind::simple: break;
     }
-    return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
+    return kernel_expression("gemm_simple<%s, %s, %s%s>", type_name(k.x), type_name(k.w), type_name(k.out),
+                             also(k.by_column));
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     const auto tiles = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile; };
@@ -253,6 +271,7 @@ struct GemmGpu {
     return p.epilogue != kernels::kEpilogueAny && (p.has(kernels::kEpilogueGated) || a.out_dtype == DType::e4m3);
   }
   static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) {
+    if (p.by_column) return map(false, a.w, a.K, a.N, a.w_stride, a.w_dtype, 64 / p.multicast_w, to);
     return map(paired(a, p), a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.multicast_w, to);
   }
   /// Tensor maps, and persistent blocks where the tiles are more than the chip holds at once.
@@ -356,6 +375,7 @@ struct GemmGpu {
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile, {}});
     }
     visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
+    by_column_instances(arch, visit);
     // tf32
     if (has_wgmma(arch)) {
       for (const int64_t T : {16, 64, 1024})
@@ -393,6 +413,33 @@ struct GemmGpu {
   }
 
  private:
+  /// Weights by column: models have none, so that few sizes are made ahead, of bf16 and f32.
+  template <class Visit>
+  static void by_column_instances(Arch arch, Visit&& visit) {
+    const DType t = DType::bf16;
+    Key simple{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}};
+    simple.by_column = true;
+    visit(simple);
+    for (Tile tile : kTiles) {
+      if (has_wgmma(arch) && tile.aligned) continue;
+      tile.by_column = true;
+      visit(Key{Kind::tile, t, t, t, {}, tile, {}});
+    }
+    if (!has_wgmma(arch)) return;
+    std::vector<Wgmma> seen;
+    const auto once = [&](Wgmma p, int32_t epilogue) {
+      p.epilogue = epilogue, p.by_column = true;
+      p = GemmTiles::fill(p);
+      if (std::find(seen.begin(), seen.end(), p) != seen.end()) return;
+      seen.push_back(p);
+      visit(Key{Kind::wgmma, t, t, t, {}, {}, {}, p});
+    };
+    for (const int64_t T : {8, 16, 32, 64, 128, 256, 520, 1100}) {
+      const Wgmma p = GemmTiles::pick(T, 4096, 8192, false);
+      once(p, kernels::kEpilogueFast);
+      once(GemmTiles::general(p), kernels::kEpilogueAny);
+    }
+  }
   /// gemm_mixed_input of each format, of each tile, with the epilogues that models have; and what packs hold for all
   /// others.
   template <class Visit>

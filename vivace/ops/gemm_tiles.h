@@ -179,7 +179,7 @@ struct GemmTiles {
 
   /// The tile of the same bits that serves any product and epilogue.
   static constexpr Wgmma general(const Wgmma& p) {
-    return with_stages({64, 64, 0, p.split, 1, 1, p.promote, p.aligned, 1, 0}, kHalfSmem);
+    return with_stages({64, 64, 0, p.split, 1, 1, p.promote, p.aligned, 1, 0, 0, 0, 0, p.by_column}, kHalfSmem);
   }
 
   /// The tactics that these give for products of all sizes, each once: what gates and packs compile beside the

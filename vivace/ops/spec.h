@@ -17,7 +17,7 @@ enum class Io : uint8_t { in, out, inout };
 ///   dtypes: "f32|bf16|f16", or "=x" for the dtype of port x.
 ///   inplace: an input port that this output may be exactly (same address, same strides), or "".
 /// Layout: all axes but the outermost are dense; the outermost may be strided (rows of a wider matrix), and the second
-/// where pitched() says so.
+/// where pitched() says so; columns() takes a matrix either way.
 struct Port {
   const char* name;
   Io io;
@@ -31,6 +31,7 @@ struct Port {
   PortRules rules;       // of shape and dtypes
   bool ahead = false;    // see read_ahead()
   bool pitched = false;  // see pitched()
+  bool columns = false;  // see columns()
 };
 
 constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional,
@@ -74,6 +75,12 @@ constexpr Port read_ahead(Port p) {
 /// keys and values.
 constexpr Port pitched(Port p) {
   p.pitched = true;
+  return p;
+}
+
+/// A matrix that may lie column after column instead: its transpose is row-major, whose rows may be strided.
+constexpr Port columns(Port p) {
+  p.columns = true;
   return p;
 }
 
@@ -133,7 +140,8 @@ struct OpSpec {
     if (!(full(name) && full(group) && full(brief) && full(formula) && full(source))) return false;
     for (const Port& p : ports)
       if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && (!p.ahead || p.io == Io::in) &&
-            (!p.pitched || (p.io == Io::in && p.rules.rank > 2)) && p.rules.rank <= kMaxRank && p.rules.known_dtypes))
+            (!p.pitched || (p.io == Io::in && p.rules.rank > 2)) &&
+            (!p.columns || (p.io == Io::in && p.rules.rank == 2)) && p.rules.rank <= kMaxRank && p.rules.known_dtypes))
         return false;
     for (size_t i = 0; i < ports.size(); ++i)  // calls look names up by hash
       for (size_t j = 0; j < i; ++j)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "vivace/base/float_types.h"
 #include "vivace/cpu/convert.h"
 #include "vivace/cpu/gate/activated.h"
 #include "vivace/cpu/gemm/level.h"
@@ -206,8 +207,24 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   });
 }
 
+constexpr int64_t kRows = 4;  // of weights: a tile of gemm_f32
+
+/// Elements [k, k + n) of rows [n0, n0 + kRows) of a w that lies column after column; beyond N the last row again.
+template <class E, class ToF32>
+void turn_rows(const GemmArgs& a, int64_t n0, int64_t k, int64_t n, float (&wide)[kRows][kSlab], ToF32 to_f32) {
+  for (int64_t i = 0; i < n; ++i) {
+    const E* const column = static_cast<const E*>(a.w) + (k + i) * a.w_stride;
+    for (int64_t r = 0; r < kRows; ++r) wide[r][i] = to_f32(column[std::min<int64_t>(n0 + r, a.N - 1)]);
+  }
+}
+void turn_rows(const GemmArgs& a, int64_t n0, int64_t k, int64_t n, float (&wide)[kRows][kSlab]) {
+  if (a.w_dtype == DType::f32) turn_rows<float>(a, n0, k, n, wide, [](float x) { return x; });
+  else if (a.w_dtype == DType::bf16) turn_rows<uint16_t>(a, n0, k, n, wide, f32_of_bf16);
+  else turn_rows<uint16_t>(a, n0, k, n, wide, f32_of_f16);
+}
+
 void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
-  constexpr int64_t kRows = 4, kTokens = 64;  // weight rows a tile; tokens whose lane sums are kept
+  constexpr int64_t kTokens = 64;  // whose lane sums are kept
   const int64_t K = a.K, padded = ceil_div(K, 16) * 16;
   float* copy = static_cast<float*>(pool.scratch(static_cast<size_t>(T * padded * 4)));
   const WideRows x = upcast_rows(a, l, T, padded, copy, pool);
@@ -219,15 +236,17 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
     for (int64_t k = 0; k < K; k += kSlab) {
       const int64_t n = std::min(kSlab, K - k), n16 = ceil_div(n, 16) * 16;
       const float* from[kRows];
-      for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t r = 0; r < kRows; ++r) from[r] = wide[r];
+      if (a.w_by_column) turn_rows(a, n0, k, n, wide);
+      for (int64_t r = 0; r < kRows && !a.w_by_column; ++r) {
         const uint8_t* src = row[r] + row_bytes(a.w_dtype, k);
-        from[r] = wide[r];
         if (a.w_dtype == DType::f32 && n == n16) from[r] = reinterpret_cast<const float*>(src);
         else if (is_block(a.w_dtype)) dequantize_row(a.w_dtype, src, 0, n, wide[r]);
         else if (scaled) upcast_scaled(a, std::min<int64_t>(n0 + r, a.N - 1), src, k, n, wide[r]);
         else upcast(l, a.w_dtype, src, n, wide[r]);
-        if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       }
+      for (int64_t r = 0; r < kRows; ++r)
+        if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       for (int64_t t = t0; t < t1; t += l.dot_tokens)
         l.dots(from, x.data + t * x.stride + k, x.stride, static_cast<int>(std::min<int64_t>(l.dot_tokens, t1 - t)),
                n16, k > 0, part + (t - t0) * kRows * 16);

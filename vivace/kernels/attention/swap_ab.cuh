@@ -22,7 +22,6 @@
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
-#include "vivace/kernels/ptx/wgmma_columns.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
 
 namespace vivace::kernels {
@@ -303,7 +302,7 @@ struct AttentionSwapABKernel {
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k)
-        ptx::WgmmaColumns<Q, kRows>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32),
+        ptx::Wgmma<Q, kRows, true>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32),
                                          k > 0 || !fresh);
     }
     ptx::wgmma_commit();

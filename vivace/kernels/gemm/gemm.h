@@ -11,7 +11,7 @@ enum class GemmAct : int32_t { f32, q8 };
 
 struct GemmArgs {
   const void* x;         // [T, K] x_dtype
-  const void* w;         // [N, K] w_dtype, plain or block
+  const void* w;         // [N, K] w_dtype, plain or block; where w_by_column [K, N]
   const void* bias;      // [N] bias_dtype, or null
   const void*
       gate;  // [gate_rows, N] out_dtype: factor of the activated product of token min(t, gate_rows - 1); or null
@@ -34,6 +34,7 @@ struct GemmArgs {
   DType x_dtype, w_dtype, bias_dtype, out_dtype, scale_dtype;
   bool fast_accum;  // e4m3 sums stay in the tensor core
   bool tf32;        // f32 factors are cut to 10 bits of mantissa
+  bool w_by_column;  // w_stride is between columns of w, rows of [K, N]
   bool gated;       // columns 2 i and 2 i + 1 become one: epilogue(first) * second
 };
 
@@ -68,6 +69,7 @@ struct GemmTile {
   int32_t warps_t, warps_n;  // warps along tokens and along rows
   int32_t stages;
   bool aligned;
+  bool by_column = false;  // w is [K, N], of 16 bits
   constexpr bool operator==(const GemmTile&) const = default;
   VV_HD constexpr int threads() const { return 32 * warps_t * warps_n; }
   VV_HD constexpr int smem_bytes() const { return stages * (tokens + rows) * 128; }
@@ -103,6 +105,7 @@ struct GemmWgmma {
   // take them, while the others multiply the next tile: all, or second(), and then those of the first half have a slot
   // of the ring. 0: the consumer warps store.
   int32_t staged = 0;
+  bool by_column = false;  // w is [K, N], of 16 bits, and loaded by TMA
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
@@ -168,7 +171,8 @@ struct GemmNext {
 struct GemmWgmmaArgs {
   TensorMap x_map;  // [T, K], boxes of tokens / multicast_x x 128 bytes
   TensorMap w_map;  // [N, K], boxes of rows / multicast_w x 128 bytes; where kEpilogueGated, or out is e4m3 and
-                    // `epilogue` is known, each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K]
+                    // `epilogue` is known, each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K];
+                    // by_column [K, N], boxes of 64 / multicast_w x 128 bytes
   TensorMap
       residual_map;  // [T, N], boxes of tokens, or out_box(), x 128 bytes; where kEpilogueResidual and not direct()
   TensorMap out_map;       // [T, columns of out], boxes of out_box() x what a warpgroup has of a token; where staged

@@ -7,8 +7,9 @@
 namespace vivace::kernels {
 
 /// 64 tokens x 64 rows of W a block, 4 x 4 outputs a thread. Each run of 16 k is summed apart and then
-/// added: two short chains in place of one long one. Grid: ceil(T / 64) * ceil(N / 64) blocks of 256.
-template <class X, class W, class Out>
+/// added: two short chains in place of one long one. kByColumn: W is [K, N]. Grid: ceil(T / 64) * ceil(N / 64) blocks
+/// of 256.
+template <class X, class W, class Out, bool kByColumn = false>
 __global__ void __launch_bounds__(256, 1) gemm_simple(const __grid_constant__ GemmArgs a) {
   constexpr int kTile = 64, kRun = 16;
   __shared__ float xs[kRun][kTile + 4], ws[kRun][kTile + 4];
@@ -25,7 +26,14 @@ __global__ void __launch_bounds__(256, 1) gemm_simple(const __grid_constant__ Ge
       const int row = i * 16 + tid / kRun, k = tid % kRun;
       const bool in = k0 + k < a.K;
       xs[k][row] = in && t0 + row < M ? to_float(static_cast<const X*>(a.x)[(t0 + row) * a.x_stride + k0 + k]) : 0.0f;
-      ws[k][row] = in && n0 + row < a.N ? to_float(static_cast<const W*>(a.w)[(n0 + row) * a.w_stride + k0 + k]) : 0.0f;
+      if constexpr (kByColumn) {  // threads of a warp along N, where neighbours lie side by side
+        const int n = tid % kTile, of = i * (256 / kTile) + tid / kTile;
+        const bool held = k0 + of < a.K && n0 + n < a.N;
+        ws[of][n] = held ? to_float(static_cast<const W*>(a.w)[(k0 + of) * a.w_stride + n0 + n]) : 0.0f;
+      } else {
+        ws[k][row] =
+            in && n0 + row < a.N ? to_float(static_cast<const W*>(a.w)[(n0 + row) * a.w_stride + k0 + k]) : 0.0f;
+      }
     }
     __syncthreads();
     float run[4][4] = {};

@@ -2,8 +2,10 @@
 // Limit: 2 T N K flop on the tensor cores.
 //
 // A row of a tile is 128 bytes of K, eight words of 16 bytes; word i of row r lies at i ^ (r % 8), so that
-// neither the copies nor ldmatrix meet in a bank. The sum runs over K in order, whatever the tile.
-// Chosen when: chips without wgmma, more than 64 tokens of equal operands.
+// neither the copies nor ldmatrix meet in a bank. Of a W by column a row is an element of K of all the tile's rows, and
+// ldmatrix turns it. The sum runs over K in order, whatever the tile.
+// Chosen when: chips without wgmma, more than 64 tokens of equal operands; any number where W lies by column, there and
+// where TMA cannot take it.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/fragment.cuh"
@@ -47,13 +49,27 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   const int row = tid / 8, word = tid % 8, K = a.K - word * kElems;
   const int home = row * 8 + (word ^ (row % 8));  // kRowsAtOnce is a multiple of 8: the same swizzle in every turn
   const T* const w_row = static_cast<const T*>(a.w) + (n0 + row) * a.w_stride + word * kElems;
+  // By column: rows of a step's K, each the tile's rows of W in words of eight.
+  constexpr int kWords = P.rows / 8, kDeep = P.threads() / kWords;
+  static_assert(!P.by_column || (sizeof(T) == 2 && kStep % kDeep == 0 && kDeep % 8 == 0));
+  const int deep = tid / kWords, column = tid % kWords;
   const T* const x_row = static_cast<const T*>(a.x) + (t0 + row) * a.x_stride + word * kElems;
   int M = 0;
   const auto load_w = [&](int64_t step, int slot) {
+    if constexpr (P.by_column) {
 #pragma unroll
-    for (int i = 0; i < P.rows / kRowsAtOnce; ++i)
-      fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + (P.tokens + i * kRowsAtOnce) * 8 + home,
-                            w_row + i * kRowsAtOnce * a.w_stride, step * kStep, K, n0 + row + i * kRowsAtOnce < a.N);
+      for (int i = 0; i < kStep / kDeep; ++i) {
+        const int64_t k = step * kStep + deep + i * kDeep;
+        fetch16<T, P.aligned>(
+            gemm_smem + slot * kStageWords + P.tokens * 8 + (deep + i * kDeep) * kWords + (column ^ (deep % 8)),
+            static_cast<const T*>(a.w) + k * a.w_stride, n0 + column * 8, a.N, k < a.K);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < P.rows / kRowsAtOnce; ++i)
+        fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + (P.tokens + i * kRowsAtOnce) * 8 + home,
+                              w_row + i * kRowsAtOnce * a.w_stride, step * kStep, K, n0 + row + i * kRowsAtOnce < a.N);
+    }
   };
   const auto load_x = [&](int64_t step, int slot) {
 #pragma unroll
@@ -100,7 +116,10 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
 #pragma unroll
       for (int n = 0; n < kRowTiles; n += 2) {
         uint32_t ws[4];
-        ptx::load_matrix4(stage + ((w_at + n * 8) * 8 + ((pair * 2 + lane / 8 % 2) ^ (lane % 8))) * 16, ws);
+        const int at_column = (wn * kRowTiles + n + lane / 16) ^ (lane % 8);
+        if constexpr (P.by_column)
+          ptx::load_matrix4_transposed(stage + (P.tokens * 8 + (pair * 16 + lane % 16) * kWords + at_column) * 16, ws);
+        else ptx::load_matrix4(stage + ((w_at + n * 8) * 8 + ((pair * 2 + lane / 8 % 2) ^ (lane % 8))) * 16, ws);
 #pragma unroll
         for (int m = 0; m < kTokenTiles; ++m) {
           multiply32<T>(acc[m][n], xs[m], ws[0], ws[1]);

@@ -59,7 +59,8 @@ struct WgmmaPipeline {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w, k * 32), ptx::wgmma_tile(x, k * 32), add || k > 0);
+      ptx::Wgmma<T, P.tokens, P.by_column>::run(d, ptx::wgmma_tile(w, k * (P.by_column ? 16 * 128 : 32)),
+                                                ptx::wgmma_tile(x, k * 32), add || k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ uint32_t wait() const {

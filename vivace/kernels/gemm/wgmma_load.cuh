@@ -90,14 +90,25 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   const int same_part = coord.part * kShared;
   constexpr bool kBlocks =
       P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
+  static_assert(!P.by_column || (sizeof(T) == 2 && P.aligned && !kBlocks));
   const auto load_w = [&](int slot, int step, int n0) {
     const uint32_t to = base + slot * P.stage_bytes() + coord.of_w * kWRows * 128;
     const int k = (coord.first_step + step) * coord.kStep, n = n0 + coord.of_w * kWRows;
-    if constexpr (P.multicast_w > 1) {
-      int mask = 0;
+    int mask = 0;
 #pragma unroll
-      for (int i = 0; i < P.multicast_w; ++i) mask |= 1 << (i * P.multicast_x);
-      const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + coord.of_x));
+    for (int i = 0; i < P.multicast_w; ++i) mask |= 1 << (i * P.multicast_x);
+    const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + coord.of_x));
+    if constexpr (P.by_column) {  // of each warpgroup's 64 rows of W a part of the step's K
+      constexpr int kDeep = WgmmaTileCoord<T, P>::kStep / P.multicast_w;
+#pragma unroll
+      for (int g = 0; g < P.groups(); ++g) {
+        const uint32_t part = base + slot * P.stage_bytes() + (g * 64 + coord.of_w * kDeep) * 128;
+        if constexpr (P.multicast_w > 1)
+          ptx::tma_load_multicast(part, args.w_map, full + 8 * slot, n0 + g * 64, k + coord.of_w * kDeep, policy_w,
+                                  blocks);
+        else ptx::tma_load(part, args.w_map, full + 8 * slot, n0 + g * 64, k, policy_w);
+      }
+    } else if constexpr (P.multicast_w > 1) {
       if constexpr (kBlocks)
         ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
       else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);

@@ -33,8 +33,9 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 
 /// d (64 x N, + where `add`) = A (64 rows) times B (N rows) transposed, over 32 bytes of K. Warp w of the
 /// group holds rows 16 w ..; lane i, g = i / 4, c = i % 4: d[4 j], d[4 j + 1] row g, columns 8 j + 2 c and
-/// + 1; d[4 j + 2], d[4 j + 3] row g + 8. f32 elements are cut to tf32, 10 bits of mantissa.
-template <class T, int N>
+/// + 1; d[4 j + 2], d[4 j + 3] row g + 8. f32 elements are cut to tf32, 10 bits of mantissa. kColumns, of 16-bit
+/// elements: A lies turned, as 16 rows of K of 64 elements each, which wgmma_tile() describes too.
+template <class T, int N, bool kColumns = false>
 struct Wgmma;
 
 // The instruction names every register, so each width N is a row of the table below: its registers in
@@ -57,9 +58,9 @@ struct Wgmma;
 #define VV_ACC112 VV_ACC96, VV_ACC16(96)
 #define VV_ACC128 VV_ACC112, VV_ACC16(112)
 
-#define VV_WGMMA(T, N, shape, types, tail, registers, a_at, b_at, add_at, ...)                                   \
+#define VV_WGMMA(T, N, columns, shape, types, tail, registers, a_at, b_at, add_at, ...)                          \
   template <>                                                                                                    \
-  struct Wgmma<T, N> {                                                                                           \
+  struct Wgmma<T, N, columns> {                                                                                  \
     __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {            \
       asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at                                              \
                    ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N shape ".f32" types " {" registers "}, %" #a_at \
@@ -68,11 +69,13 @@ struct Wgmma;
                    : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                \
     }                                                                                                            \
   };
-#define VV_WGMMA_WIDTH(N, registers, a_at, b_at, add_at, ...)                                                   \
-  VV_WGMMA(bf16, N, "k16", ".bf16.bf16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                   \
-  VV_WGMMA(f16, N, "k16", ".f16.f16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                      \
-  VV_WGMMA(e4m3, N, "k32", ".e4m3.e4m3", "", registers, a_at, b_at, add_at, __VA_ARGS__)                        \
-  VV_WGMMA(float, N, "k8", ".tf32.tf32", "", registers, a_at, b_at, add_at, __VA_ARGS__)
+#define VV_WGMMA_WIDTH(N, registers, a_at, b_at, add_at, ...)                                              \
+  VV_WGMMA(bf16, N, false, "k16", ".bf16.bf16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)       \
+  VV_WGMMA(f16, N, false, "k16", ".f16.f16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)          \
+  VV_WGMMA(bf16, N, true, "k16", ".bf16.bf16", ", 1, 0", registers, a_at, b_at, add_at, __VA_ARGS__)        \
+  VV_WGMMA(f16, N, true, "k16", ".f16.f16", ", 1, 0", registers, a_at, b_at, add_at, __VA_ARGS__)           \
+  VV_WGMMA(e4m3, N, false, "k32", ".e4m3.e4m3", "", registers, a_at, b_at, add_at, __VA_ARGS__)             \
+  VV_WGMMA(float, N, false, "k8", ".tf32.tf32", "", registers, a_at, b_at, add_at, __VA_ARGS__)
 
 VV_WGMMA_WIDTH(8, "%0, %1, %2, %3", 4, 5, 6, VV_ACC4(0))
 VV_WGMMA_WIDTH(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, VV_ACC4(0), VV_ACC4(4))
