@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.random_models import groot, policy, qwen3_vl, smolvla, text
+from tests.random_models import groot, policy, qwen3_vl, smolvla, text, text_checks
 from tests.random_models.__main__ import DRAWS, Run, line
 from tests.random_models.shrink import outcome, shrink
 from tests.random_models.text_checks import Wrong, same
@@ -44,7 +44,7 @@ def test_draws_reach_every_family_plan_and_shape():
     assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
     hybrids = [text.draw(s, hybrid=True) for s in range(200)]
     assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "fp8", "int4", "fp8_static", "native"} and {c["interval"] for c in hybrids} == {1, 2, 3}
-    assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True}
+    assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("f32", "bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True}
     assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
     crowd = [text.draw(s, "cuda", True) for s in range(60)]
     assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)
@@ -91,3 +91,23 @@ def test_what_counts_as_the_same():
     for wrong in (([1, 2, 4], [0.5, 0.25, 0.125], "length"), ([1, 2, 3], [0.5, 0.25, np.nextafter(0.125, 1)], "length"), ([1, 2], [0.5, 0.25], "length"), ([1, 3], [0.5, 0.25], "cancelled"), ([1, 2, 3], [0.5, 0.25, 0.125], "stop")):
         with pytest.raises(Wrong, match="x"):
             same("x", {}, {0: wrong}, alone)
+
+
+@pytest.mark.parametrize("seed", [7002, 2047])
+def test_rows_that_hang_on_a_cancelled_sum(tmp_path, seed):
+    """Which err by more than F32 in any order of summation, and still by no more than orders do."""
+    case = text.draw(seed, hybrid=True)
+    assert (case["stored"] is not None, case["precision"]) == (True, "f32")
+    worst = text_checks.check(case, tmp_path)
+    assert worst["dense answers"] < 0.6, worst
+
+
+def test_a_small_fault_of_f32_is_no_order_of_summation(tmp_path):
+    """A rate of forgetting that is off by 1e-4 in one layer."""
+    case = next(c for c in (text.draw(s, hybrid=True) for s in range(7000, 7100)) if c["precision"] == "f32" and c["linear"]["k_dim"] > 8)
+    weights = text.write(case, tmp_path)
+    ids = text.ids_of(case, max(case["requests"], key=lambda q: q["prompt"]))
+    text_checks.held_to_reference(case, tmp_path, "cpu", weights, [ids])
+    rate = next(k for k in weights if k.endswith("A_log"))
+    with pytest.raises(Wrong, match="dense answers"):
+        text_checks.held_to_reference(case, tmp_path, "cpu", weights | {rate: weights[rate] + np.float32(1e-4)}, [ids])

@@ -66,7 +66,7 @@ def stored(r, case):
     """Some hybrids are FP4 on disk, some calibrated; some e4m3 caches come with scales."""
     how = r.choice((None, None, None, "fp8_static", *SCHEMES))
     if how in SCHEMES:
-        case |= {"stored": how, "precision": r.choice(("bf16", "native"))}
+        case |= {"stored": how, "precision": r.choice(("f32", "bf16", "native"))}
     elif how:
         case["precision"] = how
     if case["kv_dtype"] != "e4m3" and r.random() < 0.9:

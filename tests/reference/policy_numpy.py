@@ -21,6 +21,10 @@ class Exact:
     def weight(self, w):
         return w
 
+    def product(self, x, w):
+        """x [T, K] by w [N, K]."""
+        return x @ w.T
+
     def in_expert(self):
         """Of the action expert's products."""
         return self
