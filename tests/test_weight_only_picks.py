@@ -11,14 +11,13 @@ import vivace
 
 
 def picked(w, T, N, K):
-    """Elements of x in shared memory, and whether TMA brings it."""
+    """The policy's fields, as its header orders them."""
     x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
     arrays = {"w": vivace.view(np.empty((N, K // 32 * 18), np.uint8), dtype="q4_0", shape=(N, K))}
     if w == "e2m1":
         arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="e2m1", shape=(N, K)), "w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)}
     kernel = _core.picked_kernel("gemm", 90, x=x, out=out, **arrays)
-    fields = re.search(r"GemmWeightOnly{(.*)}", kernel).group(1).split(", ")
-    return int(fields[6]), fields[-1] == "true"
+    return re.search(r"GemmWeightOnly{(.*)}", kernel).group(1).split(", ")
 
 
 @pytest.mark.parametrize("w, T, N, K, panel", [
@@ -26,4 +25,19 @@ def picked(w, T, N, K):
     ("q4_0", 2, 34816, 5120, 6144), ("q4_0", 3, 34816, 5120, 4096), ("q4_0", 8, 34816, 5120, 8192), ("q4_0", 2, 4096, 12288, 16384),
     ("e2m1", 1, 34816, 5120, 8192), ("e2m1", 2, 34816, 5120, 4096), ("e2m1", 8, 34816, 5120, 6144), ("e2m1", 2, 5120, 17408, 4096)])
 def test_a_long_k_leaves_room_for_a_second_block(w, T, N, K, panel):
-    assert picked(w, T, N, K) == (panel, T > 1)
+    fields = picked(w, T, N, K)
+    assert (int(fields[6]), fields[13]) == (panel, "true" if T > 1 else "false")
+
+
+@pytest.mark.parametrize("T", [17, 32, 33, 64])
+@pytest.mark.parametrize("w", ["q4_0", "e2m1"])
+def test_many_rows_are_dequantized_for_32_tokens_at_once(w, T):
+    """64 rows of W a tile: one dequantization serves more sums, if the shared memory holds the step."""
+    assert picked(w, T, 24576, 4096)[2:4] == ["2", "4"]
+    assert picked(w, 16, 24576, 4096)[2:4] == ["1", "2"]
+
+
+def test_scales_that_start_anywhere_have_a_margin():
+    """Rows of 258 entries: the margin's room is that of a second row tile."""
+    fields = picked("e2m1", 32, 24576, 4128)
+    assert fields[2:4] == ["1", "4"] and len(fields) == 14

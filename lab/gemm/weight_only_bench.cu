@@ -115,10 +115,10 @@ std::vector<Variant> variants(CUlibrary library) {
       while (*at && *at != ',' && *at != '}') ++at;
       while (*at == ',' || *at == ' ') ++at;
     }
-    fields.resize(14);
+    fields.resize(15);
     const auto at = [&](int i) { return fields[i]; };
     v.p = {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7) != 0, at(8), static_cast<DType>(at(9)),
-           at(10) != 0, at(11) != 0, at(12), at(13) != 0};
+           at(10) != 0, at(11) != 0, at(12), at(13) != 0, at(14) != 0};
     std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s%s", vivace::name(v.w),
                   v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles, v.p.token_tiles,
                   v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.tma_steps > 0 ? "b" : "",

@@ -32,7 +32,7 @@ MORE(BULK, e4m3)
 FEW(FOUR, e2m1)
 LONG(FOUR, e2m1)
 MORE(FOUR, e2m1)
-FOUR(e2m1, f32, true, 2, 4, 2, 4, 1, 1, 2048)
+CODES(e2m1, f32, 2, 4, 2, 4, 1, 1, 2048, true, 16, DType::e4m3, false, false, 2, true, true)
 // More tokens; rows off 16 bytes.
 CODES(q4_0, f32, 4, 2, 2, 8, 2, 1, 512, true)
 CODES(q6_k, f32, 4, 2, 1, 1, 3, 1, 4096, false)

@@ -25,16 +25,16 @@ def operands(T, N, K, dtype, gap=0):
 @pytest.mark.parametrize("N, K", [(64, 64), (520, 1000), (1024, 4096), (2048, 2048), (4096, 4096), (1152, 4304), (12288, 1536)])
 def test_bits_of_rows(N, K, dtype):
     """All classes and tiles, cut along K too, columns that lie apart."""
-    for T in (1, 7, 8, 16, 33, 64, 65, 100, 130, 256, 300, 520, 968, 1100):
+    for T in (1, 16, 33, 65, 256, 300, 968, 1100):
         x, w = operands(T, N, K, dtype, gap=8 * (T % 3))
         kernel = _core.picked_kernel("gemm", CAPABILITY, x=x, w=w, out=torch.empty(T, N, dtype=dtype, device="cuda"))
         assert "gemm_wgmma" in kernel if CAPABILITY == 90 else "gemm_tile" in kernel
-        for more in ({}, {"bias": torch.randn(N, device="cuda"), "epilogue": "gelu_tanh"}, {"residual": torch.randn(T, N, device="cuda").to(dtype)}):
+        for more in ({}, {"bias": torch.randn(N, device="cuda"), "epilogue": "gelu_tanh", "residual": torch.randn(T, N, device="cuda").to(dtype)}):
             outs = [torch.full((T, N), 7, dtype=dtype, device="cuda") for _ in "ab"]
             for weight, out in zip((w, w.contiguous()), outs):
                 ops.gemm(x=x, w=weight, out=out, **more)
             if CAPABILITY == 90:
-                assert torch.equal(*outs), (T, sorted(more))
+                assert torch.equal(*outs), f"{T} tokens, {sorted(more)}: {(outs[0] != outs[1]).sum()} of {outs[0].numel()} values are others, {outs[0].isnan().sum()} of them none"
             else:
                 torch.testing.assert_close(*outs, rtol=2e-2, atol=2e-2)
 

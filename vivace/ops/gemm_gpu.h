@@ -155,10 +155,11 @@ struct GemmGpu {
     if (is_weight_only(a)) {
       const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = weights_by_tma(a, arch);
-      const WeightOnly::Policy form = WeightOnly::form(
+      WeightOnly::Policy form = WeightOnly::form(
           WeightOnly::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || WeightOnly::aligned(a.w, pitch, a.w_dtype),
           a.block_group, a.scale_dtype, a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk,
           bulk && WeightOnly::ring(a.x, a.x_stride, a.x_dtype, a.w_dtype, a.act, a.T, a.x_block_scale != nullptr));
+      form.straight = WeightOnly::straight(a, form);
       Result<WeightOnly::Key> weight_only =
           WeightOnly::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.N, a.K, form, arch);
       if (!weight_only.ok()) return std::move(weight_only).status();

@@ -75,10 +75,18 @@ struct GemmWeightOnlyGpu {
     return reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && Policy{}.step_bytes(t) % 16 == 0;
   }
 
+  /// Whether each row of W has a row of scales that starts at 16 bytes, as a step's part of it does.
+  static bool straight(const kernels::GemmArgs& a, const Policy& form) {
+    const int bytes = form.scale_bytes(a.w_dtype);
+    return form.tma_steps > 0 && a.block_rows == 1 && bytes > 0 && bytes % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(a.w_block_scale) % 16 == 0 && a.block_stride * info(a.scale_dtype).bytes % 16 == 0;
+  }
+
   /// A row of the table for these operands: `form` says all that does not come from the row.
   static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
     p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale,
     p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.tma_steps = form.tma_steps, p.x_ring = form.x_ring;
+    p.straight = form.straight && p.row_tiles > 1;  // where room is short
     if (p.tma_steps == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1)
       p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
     return p;
@@ -150,11 +158,11 @@ struct GemmWeightOnlyGpu {
   static std::string instance(const char* kernel, const Key& k) {
     return kernel_expression(
         "%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmWeightOnly{%d, %d, %d, %d, "
-        "%d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d, %s}>",
+        "%d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d, %s%s}>",
         kernel, type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k,
         k.p.row_tiles, k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false", k.p.group,
         name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.tma_steps,
-        k.p.x_ring ? "true" : "false");
+        k.p.x_ring ? "true" : "false", k.p.straight ? ", true" : "");
   }
 
   /// T is the bound that the kernel sees in its arguments.
@@ -282,6 +290,9 @@ struct GemmWeightOnlyGpu {
     }
     for (const int T : {8, 16, 64})
       one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
+    Policy straight = form(1, true, 16, DType::e4m3, false, false, true);
+    straight.straight = true;
+    one(DType::bf16, DType::e2m1, Act::f32, 64, 4096, straight);
     for (const int K : {5120, 17408})
       one(DType::bf16, DType::e2m1, Act::f32, 1, K, form(1, true, 16, DType::e4m3, false, false, true));
     one(DType::bf16, DType::i4, Act::f32, 1, 5120, form(1, true, 128, DType::bf16, true, false, true));

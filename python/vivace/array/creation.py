@@ -48,7 +48,7 @@ def from_numpy(host, device="cuda") -> Array:
 
 
 def from_dlpack(x, /, *, device=None, copy=None) -> Array:
-    """The same memory as another library's tensor, which stays alive with the Array; on a GPU it must be contiguous."""
+    """The same memory as another library's tensor, which stays alive with the Array, with its strides."""
     return Array._from_dlpack(x, device, copy)
 
 

@@ -43,7 +43,7 @@ struct WeightOnlyTile {
   static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
   /// What makes up for the size that values are dequantized to.
   static constexpr float kLift = kFolds ? 128.0f : kPairs && kIsSame<Mma, bf16> ? 64.0f : 1.0f;
-  static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)),
+  static constexpr int kScaleAt = 0, kZeroAt = 16 * P.scale_chunks(W),
                        kSidePitch = P.side_pitch(W);  // of what lies behind W
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
   static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W),
@@ -59,6 +59,7 @@ struct WeightOnlyTile {
                                    : kTma&& P.token_tiles == 1                            ? kGroups
                                                                                           : 2;
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
+  static_assert(!P.straight || (P.scale_bytes(W) > 0 && P.scale_bytes(W) % 16 == 0));
 
   const GemmArgs& a;
   const TensorMap& map;
@@ -101,7 +102,7 @@ struct WeightOnlyTile {
     ring = smem + kBarrierBytes + warp * (P.stages * kSlot);
     sums = both_sums = reinterpret_cast<float*>(smem + kBarrierBytes + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
-    scales_straight = P.group > 0 && straight(a.w_block_scale, a.block_stride * info(P.scale).bytes);
+    scales_straight = P.straight || (P.group > 0 && straight(a.w_block_scale, a.block_stride * info(P.scale).bytes));
     zeros_straight = P.zeros && straight(a.w_block_zero, a.zero_stride);
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
     first = static_cast<int>(steps * rank / P.cluster);
@@ -168,10 +169,12 @@ struct WeightOnlyTile {
       }
     }
     if constexpr (P.group > 0)
-      load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes,
-                                            info(P.scale).bytes, scales_straight);
+      load_side<kScaleAt, P.scale_bytes(W), P.scale_chunks(W)>(slot, i, row0, a.w_block_scale,
+                                                               a.block_stride * info(P.scale).bytes,
+                                                               info(P.scale).bytes, scales_straight);
     if constexpr (P.zeros)
-      load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1, zeros_straight);
+      load_side<kZeroAt, P.zero_bytes(W), P.side_chunks(P.zero_bytes(W))>(slot, i, row0, a.w_block_zero, a.zero_stride, 1,
+                                                                         zeros_straight);
   }
   /// Whether each row of W has a row of its own of an array beside it, which starts at 16 bytes.
   __device__ __forceinline__ bool straight(const void* array, int64_t pitch_bytes) const {
@@ -183,10 +186,10 @@ struct WeightOnlyTile {
     return static_cast<const uint8_t*>(array) + row / a.block_rows * pitch_bytes +
            int64_t{first + i} * kStep / P.group * bytes;
   }
-  template <int kAt, int kSideBytes>
+  template <int kAt, int kSideBytes, int kSide>
   __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes,
                                             int bytes, bool is_straight) const {
-    constexpr int kSide = P.side_chunks(kSideBytes), kWhole = kSideBytes / 16;
+    constexpr int kWhole = kSideBytes / 16;
     if constexpr (kSideBytes % 16 == 0) {
       if (is_straight && (int64_t{first + i} + 1) * kStep <= a.K) {
         const uint8_t* from = side_at(i, 0, array, 0, bytes);

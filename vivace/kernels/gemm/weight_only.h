@@ -27,6 +27,7 @@ struct GemmWeightOnly {
   bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
   int32_t tma_steps = 0;          // TMA brings W, so many of the steps below at a time; 0: cp.async
   bool x_ring = false;  // and x, into a ring of places for each warp along K; `panel` elements of K are in all of these
+  bool straight = false;  // each row of W has a row of w_block_scale, which starts at 16 bytes: the ring has no margin
   constexpr bool operator==(const GemmWeightOnly&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -66,6 +67,9 @@ struct GemmWeightOnly {
   }
   VV_HD constexpr int zero_bytes(DType w) const { return zeros ? (step(w) + group - 1) / group : 0; }
   VV_HD static constexpr int side_chunks(int bytes) { return bytes == 0 ? 0 : (bytes + 30) / 16; }
+  VV_HD constexpr int scale_chunks(DType w) const {
+    return straight ? scale_bytes(w) / 16 : side_chunks(scale_bytes(w));
+  }
   /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank; where wide(),
   /// four rows' of 8.
   VV_HD constexpr int pitch(DType w) const {
@@ -74,7 +78,7 @@ struct GemmWeightOnly {
     return (bytes + apart - 1) / (2 * apart) * (2 * apart) + apart;
   }
   VV_HD constexpr int side_pitch(DType w) const {
-    return 16 * (side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w)));
+    return 16 * (scale_chunks(w) + side_chunks(zero_bytes(w)));
   }
   VV_HD constexpr int slot_bytes(DType w) const {
     return 16 * row_tiles * (pitch(w) + side_pitch(w));
