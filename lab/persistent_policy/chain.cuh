@@ -4,7 +4,8 @@
 //   gate/up  h = gelu(x1 Wg') x1 Wu'     72 rows of W a block (36 units), whole K; x1 by counters and multicast
 //   down     x2 = h Wd' + r2             as o; h comes as words
 //   qkv      attended, kv = x2 Wqkv'     24 columns a block; its first 2048 columns are the next layer's attended
-// Warps: 0-3 multiply and finish, 4-7 poll words, 8 asks for weights in program order and never stops, 9 asks for x.
+// Warps: 0-3 multiply and finish, 4-7 poll words, 8 asks for weights in program order and never stops, 9 asks for x, 10
+// ends the program where the others wait in vain.
 #pragma once
 #include "lab/persistent_policy/parts.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
@@ -15,11 +16,15 @@ namespace lab {
 constexpr int kHidden = 1024, kAttended = 2048, kInner = 4096, kQkv = 2560, kKv = kQkv - kAttended;
 constexpr int kUpBlocks = (2 * kInner + kColumns - 1) / kColumns, kQkvColumns = 24,
               kQkvBlocks = (kQkv + kQkvColumns - 1) / kQkvColumns, kTailColumns = kHidden % kColumns;
-constexpr int kChainThreads = 320, kRing = 10, kSlotBytes = kColumns * 128, kXBytes = 16 * kChunkBytes,
-              kRowBytes = kColumns * 4, kPartBytes = kTokensOfRank * kRowBytes, kAllBytes = kCluster * kPartBytes;
+constexpr int kWarps = 10, kChainThreads = 32 * (kWarps + 1), kRing = 10, kSlotBytes = kColumns * 128,
+              kXBytes = 16 * kChunkBytes, kRowBytes = kColumns * 4, kPartBytes = kTokensOfRank * kRowBytes,
+              kAllBytes = kCluster * kPartBytes;
 constexpr int kRingAt = kXBytes, kPartsAt = kRingAt + kRing * kSlotBytes, kBarriersAt = kPartsAt + kAllBytes,
-              kChainSmem = kBarriersAt + 8 * (2 * kRing + 13), kStagedAt = 8 * kChunkBytes;
+              kPlacesAt = kBarriersAt + 8 * (2 * kRing + 13), kChainSmem = kPlacesAt + 4 * kWarpsNoted,
+              kStagedAt = 8 * kChunkBytes;
 constexpr int kStampSites = 16;
+constexpr uint32_t kDone = 0x10000;
+constexpr long long kMostCycles = 1'000'000'000;  // of a launch, random delays included
 
 // Forms of the kernel: parts of sums by st.async in place of copies in bulk; words asked for all at once in place of
 // after a canary; random delays; stamps of the clock.
@@ -65,7 +70,7 @@ struct RowsTimesColumns<72> {
 
 /// gelu in its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
 __device__ __forceinline__ float gelu(float x) {
-  return x / (1.0f + __expf(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x)));
+  return __fdividef(x, 1.0f + __expf(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x)));
 }
 
 extern __shared__ __align__(1024) uint8_t chain_smem[];
@@ -91,6 +96,7 @@ struct Block {
       ptx::mbarrier_init(x_free, kCluster), ptx::mbarrier_init(words_free, 4);
       ptx::mbarrier_fence();
     }
+    if (tid < kWarps) asm volatile("st.shared.u32 [%0], %1;" ::"r"(x + kPlacesAt + 4 * tid), "r"(0) : "memory");
   }
 
   /// Of the stress form: now and then up to 8 us, by block, warp, layer and place.
@@ -99,6 +105,24 @@ struct Block {
     uint32_t z = a.seed + static_cast<uint32_t>(((cta * 16 + warp) * 64 + layer) * 32 + site) * 0x9e3779b9u;
     z = (z ^ z >> 15) * 0x85ebca6bu, z = (z ^ z >> 13) * 0xc2b2ae35u, z ^= z >> 16;
     if (z % 4 == 0) __nanosleep(z >> 8 & 8191);
+  }
+  /// Where this warp is, for who reads of its end; layer * 32 + place.
+  __device__ __forceinline__ void at_place(int place) const {
+    if (lane == 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(x + kPlacesAt + 4 * warp), "r"(place) : "memory");
+  }
+  __device__ __forceinline__ void watch() const {
+    const long long begin = clock64();
+    for (;;) {
+      uint32_t place = kDone;
+      if (lane < kWarps)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(place) : "r"(x + kPlacesAt + 4 * lane) : "memory");
+      if (__all_sync(~0u, place == kDone)) return;
+      if (clock64() - begin > kMostCycles) {
+        if (lane < kWarps) note(lane, place);
+        trap_soon();
+      }
+      __nanosleep(20'000);
+    }
   }
   __device__ __forceinline__ void stamp(int layer, int site) const {
     if constexpr ((kForm & kStamps) != 0)
@@ -111,7 +135,7 @@ struct Block {
     const uint64_t policy = ptx::evict_first();
     const bool tail = cluster == kClusters - 1;
     const auto next = [&](int bytes) {
-      wait(empty + 8 * slot, parity, 1);
+      wait(empty + 8 * slot, parity);
       ptx::mbarrier_expect(full + 8 * slot, bytes);
     };
     const auto advance = [&] {
@@ -150,7 +174,9 @@ struct Block {
   __device__ __forceinline__ void ask_x() const {
     const int first = rank * 128 / kColumns, last = min((rank * 128 + 127) / kColumns, kClusters - 1);
     for (int m = 0; m < 2 * a.layers; ++m) {
-      wait(x_free, m & 1, 2);
+      at_place(m / 2 * 32 + m % 2 * 2 + 1);
+      wait(x_free, m & 1);
+      at_place(m / 2 * 32 + m % 2 * 2 + 2);
       if (lane < 8) ptx::mbarrier_expect(x_full + 8 * lane, 2 * 128 * kTokens);
       delay(m / 2, 2 + m % 2);
       if (lane <= last - first) wait_count(a.flags + (first + lane) * 32, (m + 1) * kCluster, 3);
@@ -167,12 +193,14 @@ struct Block {
   // attended and h, by four warps: the columns of this rank.
   __device__ __forceinline__ void poll_words() const {
     for (int l = 0; l < a.layers; ++l) {
-      if (l > 0) wait(words_free, 1, 4);
+      at_place(l * 32 + 1);
+      if (l > 0) wait(words_free, 1);
       delay(l, 4);
       load_words_when_written<4, kTokens, (kForm & kAtOnce) == 0>(a.attended[l % 3] + rank * 512, kAttended * 2, x,
                                                                   warp - 4, 6);
       if (lane == 0) ptx::mbarrier_arrive(words);
-      wait(words_free, 0, 5);
+      at_place(l * 32 + 2);
+      wait(words_free, 0);
       delay(l, 5);
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
@@ -195,7 +223,7 @@ struct Block {
     const uint32_t x_at = ptx::wgmma_address(x), w_at = ptx::wgmma_address(ring);
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) {
-      wait(full + 8 * at.slot, at.parity, 8);
+      wait(full + 8 * at.slot, at.parity);
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const int k = s * kChunks + c;
@@ -237,8 +265,11 @@ struct Block {
       }
       ptx::tensor_fence();
       ptx::named_barrier<128>(1);
-      if (tid < kCluster)
-        ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + tid * kPartBytes, kPartBytes, parts_full, tid);
+      if (ptx::elect_lane())
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + (warp + 4 * i) * kPartBytes, kPartBytes,
+                           parts_full, warp + 4 * i);
     } else {
       const bool odd = lane % 2 != 0;  // takes four columns of row g + 8
       const int token = warp * 16 + lane / 4 + (odd ? 8 : 0), owner = token / kTokensOfRank;
@@ -253,7 +284,8 @@ struct Block {
       }
     }
     stamp(l, site + 3);
-    wait(parts_full, m & 1, 9);
+    at_place(l * 32 + site + 3);
+    wait(parts_full, m & 1);
     stamp(l, site + 4);
     if (warp == 3 && lane < kCluster) ptx::mbarrier_arrive(x_free, lane);  // all 8 have multiplied, and sent to here
     delay(l, 8 + m % 2);
@@ -320,22 +352,26 @@ struct Block {
       float d[36], e[12];
       const auto x_ready = [&](int parity) {
         return [this, parity](int k) {
-          if (k % 2 == 0) wait(x_full + 4 * k, parity, 10);
+          if (k % 2 == 0) wait(x_full + 4 * k, parity);
         };
       };
       const auto all_x = [&](int parity) {
-        for (int i = 0; i < 8; ++i) wait(x_full + 8 * i, parity, 11);
+        for (int i = 0; i < 8; ++i) wait(x_full + 8 * i, parity);
       };
+      at_place(l * 32 + 1);
       stamp(l, 0);
-      wait(words, 0, 12);
+      wait(words, 0);
       stamp(l, 1);
+      at_place(l * 32 + 1 + 1);
       multiply<72, 1>(at, d, 4, 4, [](int) {});
       stamp(l, 2);
       finish_cut(d, 2 * l, a.x1[l % 3], r1);
       delay(l, 10);
+      at_place(l * 32 + 6);
       if (ups) {
-        wait(x_full, 0, 15);
+        wait(x_full, 0);
         stamp(l, 6);
+        at_place(l * 32 + 6 + 1);
         multiply<72, 1>(at, d, 16, 16, x_ready(0));
       } else {
         all_x(0);
@@ -345,17 +381,21 @@ struct Block {
       delay(l, 11);
       if (ups) finish_up(d, l);
       stamp(l, 8);
-      wait(words, 1, 13);
+      at_place(l * 32 + 9);
+      wait(words, 1);
       stamp(l, 9);
+      at_place(l * 32 + 9 + 1);
       multiply<72, 1>(at, d, 8, 8, [&](int k) {
-        if (k == 4) wait(words + 8, l & 1, 14);
+        if (k == 4) wait(words + 8, l & 1);
       });
       stamp(l, 10);
       finish_cut(d, 2 * l + 1, a.x2[l % 3], r2);
       delay(l, 12);
+      at_place(l * 32 + 14);
       if (qkvs) {
-        wait(x_full, 1, 16);
+        wait(x_full, 1);
         stamp(l, 14);
+        at_place(l * 32 + 14 + 1);
         multiply<24, 3>(at, e, 6, 16, x_ready(1));
       } else {
         all_x(1);
@@ -372,7 +412,9 @@ template <int kForm>
 __global__ void __launch_bounds__(kChainThreads, 1) expert_chain(const __grid_constant__ ChainArgs args) {
   const Block<kForm> block(args);
   ptx::cluster_sync<kCluster>();
-  if (block.warp < 4) {
+  if (block.warp == kWarps) {
+    block.watch();
+  } else if (block.warp < 4) {
     block.multiply_all();
   } else if (block.warp < 8) {
     block.poll_words();
@@ -382,6 +424,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) expert_chain(const __grid_co
     block.ask_x();
   }
   __syncwarp();
+  if (block.warp < kWarps) block.at_place(kDone);
   ptx::cluster_sync<kCluster>();
 }
 

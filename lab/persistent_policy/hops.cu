@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(128, 1)
         else
           ptx::tma_load_multicast(base + k * kChunkBytes, map, full, k * 64, 0, ptx::evict_normal(), (1 << kCast) - 1);
     }
-    wait(full, i & 1, 1);
+    wait_bounded(full, i & 1, 1);
     sum += clock64() - begin;
   }
   ptx::cluster_sync<kCast>();
@@ -73,10 +73,10 @@ struct Stream {
     if (++slot == kSlots) slot = 0, parity ^= 1;
   }
   __device__ void phase(int slots) {
-    for (int i = 0; i < slots; ++i) wait(full + 8 * slot, parity, 2), ask(), next();
+    for (int i = 0; i < slots; ++i) wait_bounded(full + 8 * slot, parity, 2), ask(), next();
   }
   __device__ void drain(int slots) {
-    for (int i = 0; i < kSlots && slots > 0; ++i) wait(full + 8 * slot, parity, 3), next();
+    for (int i = 0; i < kSlots && slots > 0; ++i) wait_bounded(full + 8 * slot, parity, 3), next();
   }
 };
 
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(256, 1)
       ptx::named_barrier<128>(1);
       if (tid == 0)
         count_release(a.flags + cluster * 32), ptx::mbarrier_arrive(go), ptx::mbarrier_expect(full, kWholeBytes);
-      wait(full, p & 1, 5);
+      wait_bounded(full, p & 1, 5);
       uint32_t seen;
       asm volatile("ld.shared.u32 %0, [%1];"
                    : "=r"(seen)
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(256, 1)
   } else if (warp == 4) {
     const int first = rank * 128 / kColumns, lane = tid % 32, last = min((rank * 128 + 127) / kColumns, kClusters - 1);
     for (int p = 0; p < a.phases; ++p) {
-      if (p > 0) wait(free, (p - 1) & 1, 6);
+      if (p > 0) wait_bounded(free, (p - 1) & 1, 6);
       if (lane <= last - first) wait_count(a.flags + (first + lane) * 32, a.epoch + (p + 1) * kCluster, 7);
       __syncwarp();
       global_proxy_fence();
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(256, 1)
     }
   } else if (warp == 5 && ptx::elect_lane()) {
     Stream stream(ring, bars, a);
-    for (int p = 0; p < a.phases; ++p) wait(go, p & 1, 8), stream.phase(a.slots);
+    for (int p = 0; p < a.phases; ++p) wait_bounded(go, p & 1, 8), stream.phase(a.slots);
     stream.drain(a.slots);
   }
   __syncwarp();
@@ -244,9 +244,14 @@ __global__ void __launch_bounds__(128, 1) x4_exchange(int phases, float* touch) 
     if constexpr (kWidth == 0) {
       ptx::tensor_fence();
       ptx::named_barrier<128>(1);
-      if (tid < kCluster) ptx::remote_copy(base + half + rank * kPart, staged + half + tid * kPart, kPart, bar, tid);
+      const int warp = ptx::warp_of_block();
+      if (ptx::elect_lane())
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          ptx::remote_copy(base + half + rank * kPart, staged + half + (warp + 4 * i) * kPart, kPart, bar,
+                           warp + 4 * i);
     }
-    wait(bar, p >> 1 & 1, 9);
+    wait_bounded(bar, p >> 1 & 1, 9);
     if (tid < 126)
 #pragma unroll
       for (int r = 0; r < kCluster; ++r) {

@@ -2,6 +2,8 @@
 #pragma once
 #include <cudaTypedefs.h>
 
+#include <map>
+
 #include "lab/gemm/harness.h"
 #include "lab/persistent_policy/parts.cuh"
 
@@ -28,21 +30,25 @@ inline vivace::kernels::TensorMap tensor_map(const void* data, uint64_t rows, ui
   return map;
 }
 
-/// Says at the program's end which waits were given up, and by how many warps: sites are numbered in the kernels, twice
-/// the number and the parity.
+/// Says at the program's end which warps have waited in vain, and where: layer and place as the kernels number them.
 inline void watch_waits() {
   static uint32_t* notes;
-  LAB_CHECK(cudaHostAlloc(&notes, 132 * kWarpsNoted * 4, cudaHostAllocMapped));
-  std::fill(notes, notes + 132 * kWarpsNoted, 0u);
+  constexpr int kAll = kCtas * kWarpsNoted;
+  LAB_CHECK(cudaHostAlloc(&notes, kAll * 4, cudaHostAllocMapped));
+  std::fill(notes, notes + kAll, 0u);
   LAB_CHECK(cudaMemcpyToSymbol(g_given_up, &notes, sizeof notes));
   std::atexit([] {
-    for (uint32_t site = 1; site < 256; ++site) {
-      const long count = std::count(notes, notes + 132 * kWarpsNoted, site);
-      if (count == 0) continue;
-      const long first = std::find(notes, notes + 132 * kWarpsNoted, site) - notes;
-      std::printf("wait %u, parity %u given up by %ld warps, first block %ld warp %ld\n", site / 2, site % 2, count,
-                  first / kWarpsNoted, first % kWarpsNoted);
-    }
+    std::map<std::pair<int, uint32_t>, std::pair<int, int>> waits;  // (warp, place) -> blocks, the first
+    for (int i = 0; i < kAll; ++i)
+      if (notes[i] != 0) {
+        auto& w = waits.try_emplace({i % kWarpsNoted, notes[i]}, 0, i / kWarpsNoted).first->second;
+        ++w.first;
+      }
+    int lines = 0;
+    for (const auto& [what, blocks] : waits)
+      if (++lines <= 40)
+        std::printf("warp %d stands at layer %u, place %u in %d blocks, first %d\n", what.first, what.second / 32,
+                    what.second % 32, blocks.first, blocks.second);
     std::fflush(stdout);
   });
 }

@@ -1,7 +1,7 @@
-// What a persistent kernel of a cooperative grid is made of: bounded waits, self-validating words, counters, paced
-// streams. Words that validate themselves ("LL"): a reader polls the data itself against kUnwritten, so that no fence
-// and no flag stands between a writer and its readers. Every wait traps after a tenth of a second: a mistake here must
-// end the program, not hang the device.
+// What a persistent kernel of a cooperative grid is made of: bounded waits, self-validating words, counters. Words that
+// validate themselves ("LL"): a reader polls the data itself against kUnwritten, so that no fence and no flag stands
+// between a writer and its readers. A wait in vain ends in a trap: a mistake here must end the program, not hang the
+// device.
 #pragma once
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
@@ -18,41 +18,38 @@ constexpr int kTokens = 50, kTokensOfRank = 7, kColumns = 72;  // what a block f
 constexpr int kChunkBytes = 56 * 128;         // 64 columns of 16-bit activations: 56 rows, 128-byte swizzle
 constexpr uint32_t kUnwritten = 0xffffffffu;  // two bf16 NaNs; a writer's pair with these bits is stored as kNans
 constexpr uint32_t kNans = 0xfffeffffu;
-constexpr long long kBound = 200'000'000;  // cycles
-
 constexpr int kWarpsNoted = 16;
-/// Host memory where a warp says which wait it gave up, before it traps: [block][warp].
+/// Host memory where a warp that waits in vain is named, before its block traps: [block][warp], place and layer.
 __device__ volatile uint32_t* g_given_up;
-
-/// Counts a wait's turns; traps where the wait has lasted for kBound cycles, and notes `site` first.
-struct Bounded {
-  long long begin = 0;
-  uint32_t turns = 0;
-  __device__ __forceinline__ void turn(uint32_t site) {
-    if ((++turns & 63u) != 0) return;
-    const long long now = clock64();
-    if (begin == 0) begin = now;
-    if (now - begin < kBound) return;
-    if (g_given_up != nullptr) g_given_up[blockIdx.x * kWarpsNoted + threadIdx.x / 32] = site;
-    __threadfence_system();
-    for (int i = 0; i < 2000; ++i) __nanosleep(10'000);  // others give up meanwhile, and say where
-    __trap();
-  }
-};
-
-__device__ __forceinline__ bool try_wait(uint32_t at, int parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-      : "=r"(done)
-      : "r"(at), "r"(parity)
-      : "memory");
-  return done != 0;
+__device__ __forceinline__ void note(int warp, uint32_t place) {
+  if (g_given_up != nullptr) g_given_up[blockIdx.x * kWarpsNoted + warp] = place;
+  __threadfence_system();
 }
-/// `site`: the wait's number, for who reads of its end.
-__device__ __forceinline__ void wait(uint32_t at, int parity, uint32_t site) {
-  Bounded bound;
-  while (!try_wait(at, parity)) bound.turn(site * 2 + static_cast<uint32_t>(parity));
+/// After what others have to say.
+__device__ __forceinline__ void trap_soon() {
+#pragma unroll 1
+  for (int i = 0; i < 100; ++i) __nanosleep(1'000'000);
+  __trap();
+}
+
+/// A loop of its own in front of all else: with a way out for waits in vain, the compiler takes what surrounds the wait
+/// for divergent and multiplies with addresses from ordinary registers, twice the instructions.
+__device__ __forceinline__ void wait(uint32_t at, int parity) {
+  ptx::mbarrier_wait<false>(at, parity);
+}
+constexpr uint32_t kTurns = 1'000'000;  // of a loop that waits by itself: some 0.02 to 1 s
+__device__ __forceinline__ void wait_bounded(uint32_t at, int parity, uint32_t place) {
+  uint32_t turns = 0;
+  for (;;) {
+    uint32_t done;
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(at), "r"(parity), "r"(1000)  // ns of a turn, at most
+        : "memory");
+    if (done) return;
+    if (++turns == kTurns) note(static_cast<int>(threadIdx.x) / 32, place), trap_soon();
+  }
 }
 
 __device__ __forceinline__ uint4 load_relaxed(const void* from) {
@@ -80,12 +77,12 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 v) {
 __device__ __forceinline__ void count_release(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-__device__ __forceinline__ void wait_count(const uint32_t* counter, uint32_t least, uint32_t site) {
-  Bounded bound;
+__device__ __forceinline__ void wait_count(const uint32_t* counter, uint32_t least, uint32_t place) {
+  uint32_t turns = 0;
   for (uint32_t v = 0;;) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
     if (static_cast<int>(v - least) >= 0) return;
-    bound.turn(site * 2);
+    if (++turns == kTurns) note(static_cast<int>(threadIdx.x) / 32, place), trap_soon();
   }
 }
 /// Between ordinary accesses of global memory and those of TMA, on the writer's and on the reader's side.
@@ -108,21 +105,25 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, int byt
 /// asked for at once; else all are asked for at once and those that are not there again.
 template <int kWarps, int kRows, bool kCanary>
 __device__ __forceinline__ void load_words_when_written(const uint8_t* from, int pitch, uint32_t to, int warp,
-                                                        uint32_t site) {
-  constexpr int kTurns = (kRows + kWarps - 1) / kWarps;
+                                                        uint32_t place) {
+  constexpr int kVectors = (kRows + kWarps - 1) / kWarps;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint8_t* column = from + lane * 16;
   const uint32_t chunk = to + (lane / 8) * kChunkBytes;
-  Bounded bound;
+  uint32_t turns = 0;
   if constexpr (kCanary)
-    while (!__all_sync(~0u, arrived(load_relaxed(column + warp * pitch)))) bound.turn(site * 2);
-  uint4 v[kTurns];
+    while (!__all_sync(~0u, arrived(load_relaxed(column + warp * pitch))))
+      if (++turns == kTurns) note(static_cast<int>(threadIdx.x) / 32, place), trap_soon();
+  uint4 v[kVectors];
 #pragma unroll
-  for (int i = 0; i < kTurns; ++i) v[i] = load_relaxed(column + min(warp + i * kWarps, kRows - 1) * pitch);
+  for (int i = 0; i < kVectors; ++i) v[i] = load_relaxed(column + min(warp + i * kWarps, kRows - 1) * pitch);
 #pragma unroll
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     const int row = min(warp + i * kWarps, kRows - 1);
-    while (!arrived(v[i])) v[i] = load_relaxed(column + row * pitch), bound.turn(site * 2);
+    while (!arrived(v[i])) {
+      v[i] = load_relaxed(column + row * pitch);
+      if (++turns == kTurns) note(static_cast<int>(threadIdx.x) / 32, place), trap_soon();
+    }
     store_shared(chunk + row * 128 + ((lane % 8 ^ row % 8) << 4), v[i]);
   }
   ptx::tensor_fence();
