@@ -33,6 +33,7 @@ PAIRS = ("e2m1", "i4")  # two elements a byte
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 LAYOUTS = ("dense", "unaligned", "strided")
 COLUMNS = "columns"  # another, for matrices that may: column after column, which lie apart, at multiples of 16 bytes
+COLUMN_GAP = 32      # bytes between them
 PITCHED = "pitched"  # a fourth, for ports whose second axis may be strided: entries of both axes lie apart, all at multiples of 16 bytes
 GUARD = 64          # bytes before and after each port's memory
 GUARD_FILL = 0xFF   # NaN in every float format, -1 as an integer: reading it shows in the result
@@ -103,7 +104,7 @@ class Slot:
         self.dtype, self.shape = dtype, tuple(shape)
         unit, count = DTYPES[dtype]["bytes"], shape[0]
         if columns and layout == COLUMNS:
-            self.pitch = count * unit + 32
+            self.pitch = count * unit + COLUMN_GAP
             form, self.steps, size = (count, shape[1], unit), (unit, self.pitch, 1), self.pitch * shape[1]
         else:
             space = (gap * unit if layout == "strided" else 32 if layout == PITCHED and pitched else 0) if len(shape) > 1 else 0

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import vivace
-from tests.op_data import COLUMNS, DTYPES, NUMPY, by_column, is_block, ports, reference, row_bytes, shape_of
+from tests.op_data import COLUMN_GAP, COLUMNS, DTYPES, NUMPY, by_column, is_block, ports, reference, row_bytes, shape_of
 from tests.ref.common import FLOATS, Case
 from vivace import _core, ops
 
@@ -31,15 +31,16 @@ def arguments(op, case, layout):
         shape = shape_of(op, port, case)
         rows, row = shape[0], row_bytes(dtype, shape)
         start = -(-at // 64) * 64 + (0 if layout in ("dense", COLUMNS) else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
-        at = start + rows * row + 64
+        turned = layout == COLUMNS and by_column(op, port, case)
+        at = start + rows * row + (COLUMN_GAP * shape[1] if turned else 0) + 64
         if at > MOST_BYTES:
             return None
         if is_block(dtype):
             given[port] = vivace.view(np.ndarray((rows, row), np.uint8, _memory, start), dtype=dtype, shape=shape)
         else:
-            turned = layout == COLUMNS and by_column(op, port, case)
-            array = np.ndarray(shape[::-1] if turned else shape, NUMPY[dtype], _memory, start)
-            given[port] = array.T if turned else array
+            wide = (shape[1], rows + COLUMN_GAP // DTYPES[dtype]["bytes"]) if turned else shape
+            array = np.ndarray(wide, NUMPY[dtype], _memory, start)
+            given[port] = array[:, :rows].T if turned else array
     return given
 
 
