@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 
 #include <map>
+#include <set>
 
 #include "lab/gemm/harness.h"
 #include "lab/persistent_policy/parts.cuh"
@@ -53,12 +54,18 @@ inline void watch_waits() {
   });
 }
 
-/// One launch of `ctas` blocks in clusters; cooperative, so that a grid that cannot stand whole is refused.
+/// One launch of `ctas` blocks in clusters; cooperative, so that a grid that cannot stand whole is refused. Where
+/// clusters and cooperation are refused together it is said once, and launched without: the grid fits an empty device
+/// all the same (X10).
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), int ctas, int cluster, int threads, int smem, Args... args) {
+  static std::set<std::pair<const void*, int>> ready;
+  static bool cooperates = true;
   const void* f = reinterpret_cast<const void*>(kernel);
-  LAB_CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-  if (cluster > 8) LAB_CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  if (ready.insert({f, cluster}).second) {
+    LAB_CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    if (cluster > 8) LAB_CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
   cudaLaunchAttribute attr[2] = {};
   attr[0].id = cudaLaunchAttributeClusterDimension;
   attr[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
@@ -66,8 +73,15 @@ void launch(void (*kernel)(Params...), int ctas, int cluster, int threads, int s
   attr[1].val.cooperative = 1;
   cudaLaunchConfig_t c = {};
   c.gridDim = dim3(static_cast<unsigned>(ctas)), c.blockDim = dim3(static_cast<unsigned>(threads));
-  c.dynamicSmemBytes = static_cast<size_t>(smem), c.attrs = attr, c.numAttrs = 2;
-  LAB_CHECK(cudaLaunchKernelEx(&c, kernel, static_cast<Params>(args)...));
+  c.dynamicSmemBytes = static_cast<size_t>(smem), c.attrs = attr, c.numAttrs = cooperates ? 2 : 1;
+  cudaError_t error = cudaLaunchKernelEx(&c, kernel, static_cast<Params>(args)...);
+  if (error != cudaSuccess && cooperates) {
+    std::printf("no cooperative launch of clusters of %d: %s\n", cluster, cudaGetErrorString(error));
+    static_cast<void>(cudaGetLastError());
+    cooperates = false, c.numAttrs = 1;
+    error = cudaLaunchKernelEx(&c, kernel, static_cast<Params>(args)...);
+  }
+  LAB_CHECK(error);
 }
 
 /// us of `run`, by events.
