@@ -121,7 +121,7 @@ struct Block {
         if (lane < kWarps) note(lane, place);
         trap_soon();
       }
-      __nanosleep(20'000);
+      __nanosleep(1'000);
     }
   }
   __device__ __forceinline__ void stamp(int layer, int site) const {
