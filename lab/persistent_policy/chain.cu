@@ -18,6 +18,28 @@ __global__ void fill_scaled(bf16* p, size_t n, uint64_t seed, float gain) {
   }
 }
 
+/// Slots of the weight ring of one layer, every block's in the order that it reads them, swizzled: a thread 16 bytes.
+__global__ void pack(const bf16* o, const bf16* up, const bf16* down, const bf16* qkv, uint8_t* packed) {
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < kCtas * kSlotsOfLayer * kSlotBytes / 16;
+       i += static_cast<int>(gridDim.x * blockDim.x)) {
+    const int unit = i % 8, row = i / 8 % kColumns, slot = i / 8 / kColumns % kSlotsOfLayer,
+              cta = i / 8 / kColumns / kSlotsOfLayer, cluster = cta / kCluster, rank = cta % kCluster;
+    const bf16* w = qkv;
+    int n = cta * kQkvColumns + row % kQkvColumns, k = (slot - 28) * 3 + row / kQkvColumns, depth = kHidden,
+        count = kQkv;
+    if (slot < 4)
+      w = o, n = cluster * kColumns + row, k = rank * 4 + slot, depth = kAttended, count = kHidden;
+    else if (slot < 20)
+      w = up, n = cta * kColumns + row, k = slot - 4, count = 2 * kInner;
+    else if (slot < 28)
+      w = down, n = cluster * kColumns + row, k = rank * 8 + slot - 20, depth = kInner, count = kHidden;
+    uint4 v = {};
+    if (n < count && k < depth / 64)
+      v = *reinterpret_cast<const uint4*>(w + static_cast<size_t>(n) * depth + k * 64 + unit * 8);
+    *reinterpret_cast<uint4*>(packed + (static_cast<size_t>(i / 8) * 8 + (unit ^ row % 8)) * 16) = v;
+  }
+}
+
 struct Wrong {
   uint32_t count, most;  // most: bits of the largest share of the bound
 };
@@ -82,6 +104,13 @@ struct Chain {
     for (int i = 0; i < 3; ++i)
       a.x1_map[i] = tensor_map(a.x1[i], kTokens, kHidden, kTokens),
       a.x2_map[i] = tensor_map(a.x2[i], kTokens, kHidden, kTokens);
+    constexpr size_t kLayerBytes = size_t{kCtas} * kSlotsOfLayer * kSlotBytes;
+    uint8_t* packed = device_alloc<uint8_t>(kLayers * kLayerBytes);
+    for (int l = 0; l < kLayers; ++l) {
+      const auto layer = [&](int p) { return w[p] + size_t(l) * kRows[p] * kDepth[p]; };
+      pack<<<1024, 256>>>(layer(0), layer(1), layer(2), layer(3), packed + l * kLayerBytes);
+    }
+    a.packed = packed;
     a.flags = device_alloc<uint32_t>(32 * kClusters),
     a.stamps = device_alloc<long long>(size_t{kCtas} * kLayers * kStampSites);
     LAB_CHECK(cudaDeviceSynchronize());
@@ -99,7 +128,7 @@ struct Chain {
   double run(int layers, uint32_t seed = 0) {
     prepare();
     a.layers = layers, a.seed = seed;
-    return time_us([&] { launch(expert_chain<kForm>, kCtas, kCluster, kChainThreads, kChainSmem, a); });
+    return time_us([&] { launch(expert_chain<kForm>, kCtas, kCluster, kThreadsOf<kForm>, kChainSmem, a); });
   }
   template <int kForm>
   double median(int layers) {
@@ -224,4 +253,10 @@ int main() {
   timed<kAtOnce>(chain, "parts in bulk, words at once");
   stamps<kStamps>(chain);
   stressed<kStress>(chain, first);
+  right<kPacked>(chain, "packed");
+  timed<kPacked>(chain, "weights packed");
+  right<kEight>(chain, "eight");
+  timed<kEight>(chain, "eight warps poll");
+  timed<kPacked | kEight | kAtOnce>(chain, "packed, eight, at once");
+  stamps<kStamps | kPacked>(chain);
 }

@@ -16,9 +16,8 @@ namespace lab {
 constexpr int kHidden = 1024, kAttended = 2048, kInner = 4096, kQkv = 2560, kKv = kQkv - kAttended;
 constexpr int kUpBlocks = (2 * kInner + kColumns - 1) / kColumns, kQkvColumns = 24,
               kQkvBlocks = (kQkv + kQkvColumns - 1) / kQkvColumns, kTailColumns = kHidden % kColumns;
-constexpr int kWarps = 10, kChainThreads = 32 * (kWarps + 1), kRing = 10, kSlotBytes = kColumns * 128,
-              kXBytes = 16 * kChunkBytes, kRowBytes = kColumns * 4, kPartBytes = kTokensOfRank * kRowBytes,
-              kAllBytes = kCluster * kPartBytes;
+constexpr int kSlotsOfLayer = 34, kRing = 10, kSlotBytes = kColumns * 128, kXBytes = 16 * kChunkBytes,
+              kRowBytes = kColumns * 4, kPartBytes = kTokensOfRank * kRowBytes, kAllBytes = kCluster * kPartBytes;
 constexpr int kRingAt = kXBytes, kPartsAt = kRingAt + kRing * kSlotBytes, kBarriersAt = kPartsAt + kAllBytes,
               kPlacesAt = kBarriersAt + 8 * (2 * kRing + 13), kChainSmem = kPlacesAt + 4 * kWarpsNoted,
               kStagedAt = 8 * kChunkBytes;
@@ -26,14 +25,24 @@ constexpr int kStampSites = 16;
 constexpr uint32_t kDone = 0x10000;
 constexpr long long kMostCycles = 1'000'000'000;  // of a launch, random delays included
 
+/// Warps that poll, and all but the one that watches.
+template <int kForm>
+constexpr int kPollersOf = (kForm & 32) != 0 ? 8 : 4;
+template <int kForm>
+constexpr int kWarpsOf = kPollersOf<kForm> + 6;
+template <int kForm>
+constexpr int kThreadsOf = 32 * (kWarpsOf<kForm> + 1);
+
 // Forms of the kernel: parts of sums by st.async in place of copies in bulk; words asked for all at once in place of
-// after a canary; random delays; stamps of the clock.
-enum Form : int { kPlain = 0, kStores = 1, kAtOnce = 2, kStress = 4, kStamps = 8 };
+// after a canary; random delays; stamps of the clock; weights packed in the order that a block reads them; eight warps
+// that poll in place of four.
+enum Form : int { kPlain = 0, kStores = 1, kAtOnce = 2, kStress = 4, kStamps = 8, kPacked = 16, kEight = 32 };
 
 struct ChainArgs {
   TensorMap o, o_tail, up, down, down_tail, qkv;  // weights of all layers, one under another
   TensorMap x1_map[3], x2_map[3];
   uint8_t *attended[3], *h[3], *x1[3], *x2[3], *kv[3];  // 16-bit rows, sets by layer; the first two are words
+  const uint8_t* packed;                                // [layer][block][kSlotsOfLayer] slots as they lie in the ring
   const bf16 *r1, *r2;
   uint32_t* flags;    // of a cluster, 128 bytes apart; zero at the start
   long long* stamps;  // [block][layer][kStampSites]
@@ -77,6 +86,7 @@ extern __shared__ __align__(1024) uint8_t chain_smem[];
 
 template <int kForm>
 struct Block {
+  static constexpr int kPollers = kPollersOf<kForm>, kWarps = kWarpsOf<kForm>;
   const ChainArgs& a;
   uint32_t x, ring, parts, full, empty, x_full, words, parts_full, x_free, words_free;
   int tid, lane, warp, cta, rank, cluster;
@@ -92,7 +102,7 @@ struct Block {
     if (tid == 0) {
       for (int i = 0; i < kRing; ++i) ptx::mbarrier_init(full + 8 * i, 1), ptx::mbarrier_init(empty + 8 * i, 4);
       for (int i = 0; i < 8; ++i) ptx::mbarrier_init(x_full + 8 * i, 1);
-      ptx::mbarrier_init(words, 4), ptx::mbarrier_init(words + 8, 4), ptx::mbarrier_init(parts_full, 1);
+      ptx::mbarrier_init(words, kPollers), ptx::mbarrier_init(words + 8, kPollers), ptx::mbarrier_init(parts_full, 1);
       ptx::mbarrier_init(x_free, kCluster), ptx::mbarrier_init(words_free, 4);
       ptx::mbarrier_fence();
     }
@@ -147,26 +157,39 @@ struct Block {
         ptx::tma_load(ring + slot * kSlotBytes, tail ? part : whole, full + 8 * slot, column + i * 64, row, policy);
       }
     };
-    for (int l = 0; l < a.layers; ++l) {
-      delay(l, 0);
-      cut(a.o, a.o_tail, l * kHidden + cluster * kColumns, rank * 256, 4);
-      if (ups)
-        for (int i = 0; i < 16; ++i, advance()) {
-          next(kSlotBytes);
-          ptx::tma_load(ring + slot * kSlotBytes, a.up, full + 8 * slot, i * 64, l * 2 * kInner + cta * kColumns,
-                        policy);
+    if constexpr ((kForm & kPacked) != 0) {
+      for (int l = 0; l < a.layers; ++l)
+        for (int i = 0; i < kSlotsOfLayer; ++i) {
+          const bool up = i >= 4 && i < 20, cuts = i < 4 || (i >= 20 && i < 28);
+          if ((up && !ups) || (!up && !cuts && !qkvs)) continue;
+          const int bytes = cuts && tail ? kTailColumns * 128 : kSlotBytes;
+          next(bytes);
+          const size_t at = (static_cast<size_t>(l) * kCtas + static_cast<size_t>(cta)) * kSlotsOfLayer + i;
+          bulk_load(ring + slot * kSlotBytes, a.packed + at * kSlotBytes, bytes, full + 8 * slot, policy);
+          advance();
         }
-      delay(l, 1);
-      cut(a.down, a.down_tail, l * kHidden + cluster * kColumns, rank * 512, 8);
-      if (qkvs)
-        for (int i = 0; i < 6; ++i, advance()) {
-          next(kSlotBytes);
-          asm volatile(
-              "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-              "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(ring + slot * kSlotBytes),
-              "l"(&a.qkv), "r"(full + 8 * slot), "r"(0), "r"(l * kQkv + cta * kQkvColumns), "r"(3 * i), "l"(policy)
-              : "memory");
-        }
+    } else {
+      for (int l = 0; l < a.layers; ++l) {
+        delay(l, 0);
+        cut(a.o, a.o_tail, l * kHidden + cluster * kColumns, rank * 256, 4);
+        if (ups)
+          for (int i = 0; i < 16; ++i, advance()) {
+            next(kSlotBytes);
+            ptx::tma_load(ring + slot * kSlotBytes, a.up, full + 8 * slot, i * 64, l * 2 * kInner + cta * kColumns,
+                          policy);
+          }
+        delay(l, 1);
+        cut(a.down, a.down_tail, l * kHidden + cluster * kColumns, rank * 512, 8);
+        if (qkvs)
+          for (int i = 0; i < 6; ++i, advance()) {
+            next(kSlotBytes);
+            asm volatile(
+                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(ring + slot * kSlotBytes),
+                "l"(&a.qkv), "r"(full + 8 * slot), "r"(0), "r"(l * kQkv + cta * kQkvColumns), "r"(3 * i), "l"(policy)
+                : "memory");
+          }
+      }
     }
   }
 
@@ -196,16 +219,16 @@ struct Block {
       at_place(l * 32 + 1);
       if (l > 0) wait(words_free, 1);
       delay(l, 4);
-      load_words_when_written<4, kTokens, (kForm & kAtOnce) == 0>(a.attended[l % 3] + rank * 512, kAttended * 2, x,
-                                                                  warp - 4, 6);
+      load_words_when_written<kPollers, kTokens, (kForm & kAtOnce) == 0>(a.attended[l % 3] + rank * 512, kAttended * 2,
+                                                                         x, warp - 4, 6);
       if (lane == 0) ptx::mbarrier_arrive(words);
       at_place(l * 32 + 2);
       wait(words_free, 0);
       delay(l, 5);
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
-        load_words_when_written<4, kTokens, (kForm & kAtOnce) == 0>(a.h[l % 3] + rank * 1024 + i * 512, kInner * 2,
-                                                                    x + i * 4 * kChunkBytes, warp - 4, 7);
+        load_words_when_written<kPollers, kTokens, (kForm & kAtOnce) == 0>(
+            a.h[l % 3] + rank * 1024 + i * 512, kInner * 2, x + i * 4 * kChunkBytes, warp - 4, 7);
         if (lane == 0) ptx::mbarrier_arrive(words + 8 * i);
       }
     }
@@ -409,22 +432,23 @@ struct Block {
 };
 
 template <int kForm>
-__global__ void __launch_bounds__(kChainThreads, 1) expert_chain(const __grid_constant__ ChainArgs args) {
+__global__ void __launch_bounds__(kThreadsOf<kForm>, 1) expert_chain(const __grid_constant__ ChainArgs args) {
   const Block<kForm> block(args);
+  constexpr int kLast = 4 + kPollersOf<kForm>;
   ptx::cluster_sync<kCluster>();
-  if (block.warp == kWarps) {
-    block.watch();
-  } else if (block.warp < 4) {
+  if (block.warp < 4) {
     block.multiply_all();
-  } else if (block.warp < 8) {
+  } else if (block.warp < kLast) {
     block.poll_words();
-  } else if (block.warp == 8) {
+  } else if (block.warp == kLast) {
     if (ptx::elect_lane()) block.ask_weights();
-  } else {
+  } else if (block.warp == kLast + 1) {
     block.ask_x();
+  } else {
+    block.watch();
   }
   __syncwarp();
-  if (block.warp < kWarps) block.at_place(kDone);
+  if (block.warp < kWarpsOf<kForm>) block.at_place(kDone);
   ptx::cluster_sync<kCluster>();
 }
 
