@@ -10,7 +10,7 @@ GROUP = 16  # columns that share a scale of FP4
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1
 
 
-def config(hidden=256, layers=8, mlp=768, vocab=4096, heads=4, kv=2, dim=64, k_heads=4, v_heads=8, delta=32, context=4096) -> dict:
+def config(hidden=128, layers=8, mlp=256, vocab=1024, heads=4, kv=2, dim=32, k_heads=2, v_heads=4, delta=32, context=4096) -> dict:
     """config.json of a text model whose every fourth layer attends."""
     return {"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": mlp, "vocab_size": vocab,
             "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "max_position_embeddings": context, "rms_norm_eps": 1e-6, "hidden_act": "silu", "attention_bias": False, "attn_output_gate": True,
