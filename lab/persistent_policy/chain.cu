@@ -7,7 +7,7 @@
 #include "lab/persistent_policy/host.h"
 
 namespace lab {
-constexpr int kLayers = 36;
+constexpr int kLayers = kMostLayers;
 
 /// Nearly normal with deviation `gain`.
 __global__ void fill_scaled(bf16* p, size_t n, uint64_t seed, float gain) {
@@ -19,7 +19,7 @@ __global__ void fill_scaled(bf16* p, size_t n, uint64_t seed, float gain) {
 }
 
 /// Slots of the weight ring of one layer, every block's in the order that it reads them, swizzled: a thread 16 bytes.
-__global__ void pack(const bf16* o, const bf16* up, const bf16* down, const bf16* qkv, uint8_t* packed) {
+__global__ void pack(const bf16* o, const bf16* up, const bf16* down, const bf16* qkv, int layer, uint8_t* packed) {
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < kCtas * kSlotsOfLayer * kSlotBytes / 16;
        i += static_cast<int>(gridDim.x * blockDim.x)) {
     const int unit = i % 8, row = i / 8 % kColumns, slot = i / 8 / kColumns % kSlotsOfLayer,
@@ -36,7 +36,9 @@ __global__ void pack(const bf16* o, const bf16* up, const bf16* down, const bf16
     uint4 v = {};
     if (n < count && k < depth / 64)
       v = *reinterpret_cast<const uint4*>(w + static_cast<size_t>(n) * depth + k * 64 + unit * 8);
-    *reinterpret_cast<uint4*>(packed + (static_cast<size_t>(i / 8) * 8 + (unit ^ row % 8)) * 16) = v;
+    *reinterpret_cast<uint4*>(packed +
+                              ((static_cast<size_t>(cta) * kLayers + layer) * kSlotsOfLayer + slot) * kSlotBytes +
+                              row * 128 + (unit ^ row % 8) * 16) = v;
   }
 }
 
@@ -101,25 +103,30 @@ struct Chain {
     };
     a.o = map(0, kColumns), a.o_tail = map(0, kTailColumns), a.up = map(1, kColumns), a.down = map(2, kColumns);
     a.down_tail = map(2, kTailColumns), a.qkv = map(3, kQkvColumns, 3);
-    for (int i = 0; i < 3; ++i)
-      a.x1_map[i] = tensor_map(a.x1[i], kTokens, kHidden, kTokens),
+    for (int i = 0; i < 3; ++i) {
+      a.attended_map[i] = tensor_map(a.attended[i], kTokens, kAttended, kTokens);
+      a.x1_map[i] = tensor_map(a.x1[i], kTokens, kHidden, kTokens);
+      a.h_map[i] = tensor_map(a.h[i], kTokens, kInner, kTokens);
       a.x2_map[i] = tensor_map(a.x2[i], kTokens, kHidden, kTokens);
+    }
     constexpr size_t kLayerBytes = size_t{kCtas} * kSlotsOfLayer * kSlotBytes;
     uint8_t* packed = device_alloc<uint8_t>(kLayers * kLayerBytes);
     for (int l = 0; l < kLayers; ++l) {
       const auto layer = [&](int p) { return w[p] + size_t(l) * kRows[p] * kDepth[p]; };
-      pack<<<1024, 256>>>(layer(0), layer(1), layer(2), layer(3), packed + l * kLayerBytes);
+      pack<<<1024, 256>>>(layer(0), layer(1), layer(2), layer(3), l, packed);
     }
     a.packed = packed;
-    a.flags = device_alloc<uint32_t>(32 * kClusters),
+    a.counts = device_alloc<uint32_t>(32 * kCounts),
     a.stamps = device_alloc<long long>(size_t{kCtas} * kLayers * kStampSites);
     LAB_CHECK(cudaDeviceSynchronize());
   }
   void prepare() const {
-    LAB_CHECK(cudaMemsetAsync(a.flags, 0, 32 * kClusters * 4));
-    for (int i = 0; i < 3; ++i) {
+    LAB_CHECK(cudaMemsetAsync(a.counts, 0, 32 * kCounts * 4));
+    for (int i = 0; i < 3; ++i) {  // NaNs, so that what is read too early shows
       LAB_CHECK(cudaMemsetAsync(a.attended[i], 0xff, size_t{kTokens} * kAttended * 2));
+      LAB_CHECK(cudaMemsetAsync(a.x1[i], 0xff, size_t{kTokens} * kHidden * 2));
       LAB_CHECK(cudaMemsetAsync(a.h[i], 0xff, size_t{kTokens} * kInner * 2));
+      LAB_CHECK(cudaMemsetAsync(a.x2[i], 0xff, size_t{kTokens} * kHidden * 2));
     }
     LAB_CHECK(cudaMemcpyAsync(a.attended[0], start, size_t{kTokens} * kAttended * 2, cudaMemcpyDeviceToDevice));
   }
@@ -128,7 +135,7 @@ struct Chain {
   double run(int layers, uint32_t seed = 0) {
     prepare();
     a.layers = layers, a.seed = seed;
-    return time_us([&] { launch(expert_chain<kForm>, kCtas, kCluster, kThreadsOf<kForm>, kChainSmem, a); });
+    return time_us([&] { launch(expert_chain<kForm>, kCtas, kCluster, kChainThreads, kChainSmem, a); });
   }
   template <int kForm>
   double median(int layers) {
@@ -219,24 +226,35 @@ void timed(Chain& chain, const char* name) {
   row(text, all / kLayers, "9.6 to 10.6", "12.0", "13.5");
 }
 template <int kForm>
-void stamps(Chain& chain) {
+void stamps(Chain& chain, const char* name) {
   for (int i = 0; i < 3; ++i) chain.run<kForm>(kLayers);
   std::vector<long long> s(size_t{kCtas} * kLayers * kStampSites);
   LAB_CHECK(cudaMemcpy(s.data(), chain.a.stamps, s.size() * 8, cudaMemcpyDeviceToHost));
-  const char* names[] = {"",           "o: words here", "products",    "parts sent",       "parts here", "x1 out",
-                         "up: x here", "products",      "h out",       "down: words here", "products",   "parts sent",
-                         "parts here", "x2 out",        "qkv: x here", "products",         "words out"};
-  std::printf("X6 cycles, means of 106 blocks and 34 layers:");
-  for (int site = 1; site <= kStampSites; ++site) {
+  struct Span {
+    const char* name;
+    int from, to;  // from -1: `to` is a length; `to` 32: the next layer's 0
+  };
+  constexpr Span kSpans[] = {
+      {"o: counts seen", 0, 18}, {"x here", 18, 1},       {"products", 1, 2},      {"W waited", -1, 24},
+      {"parts sent", 2, 3},      {"parts here", 3, 4},    {"x1 out", 4, 5},        {"| up: counts seen", 5, 16},
+      {"x here", 16, 6},         {"products", 6, 7},      {"W waited", -1, 26},    {"x waited", -1, 27},
+      {"h out", 7, 8},           {"| down: seen", 8, 19}, {"seen", 19, 20},        {"x here", 19, 9},
+      {"products", 9, 10},       {"W waited", -1, 28},    {"x waited", -1, 29},    {"parts sent", 10, 11},
+      {"parts here", 11, 12},    {"x2 out", 12, 13},      {"| qkv: seen", 13, 17}, {"x here", 17, 14},
+      {"products", 14, 15},      {"W waited", -1, 30},    {"x waited", -1, 31},    {"out", 15, 32},
+  };
+  std::printf("X6 cycles, %s:", name);
+  for (const Span& span : kSpans) {
     double sum = 0;
-    for (int b = 0; b < 106; ++b)
+    for (int b = 0; b < 106; ++b)  // who has a share of all four products
       for (int l = 1; l < kLayers - 1; ++l) {
-        const long long* at = &s[(size_t(b) * kLayers + l) * kStampSites + site];
-        sum += static_cast<double>(at[0] - at[-1]);
+        const long long* at = &s[(size_t(b) * kLayers + l) * kStampSites];
+        sum += static_cast<double>(at[span.to] - (span.from < 0 ? 0 : at[span.from]));
       }
-    std::printf(" %s %.0f;", names[site], sum / (106 * (kLayers - 2)));
+    std::printf(" %s %.0f;", span.name, sum / (106 * (kLayers - 2)));
   }
   std::printf("\n");
+  std::fflush(stdout);
 }
 }  // namespace lab
 
@@ -244,19 +262,17 @@ int main() {
   using namespace lab;
   watch_waits();
   Chain chain;
-  if (!right<kPlain>(chain, "bulk")) std::printf("X6 is WRONG\n");
+  right<kPlain>(chain, "rows");
   const std::vector<uint8_t> first = chain.outputs(kLayers);
-  timed<kPlain>(chain, "parts in bulk, canary");
-  right<kStores>(chain, "st.async");
-  timed<kStores>(chain, "parts by st.async, canary");
-  right<kAtOnce>(chain, "at once");
-  timed<kAtOnce>(chain, "parts in bulk, words at once");
-  stamps<kStamps>(chain);
-  stressed<kStress>(chain, first);
+  timed<kPlain>(chain, "weights by rows");
   right<kPacked>(chain, "packed");
-  timed<kPacked>(chain, "weights packed");
-  right<kEight>(chain, "eight");
-  timed<kEight>(chain, "eight warps poll");
-  timed<kPacked | kEight | kAtOnce>(chain, "packed, eight, at once");
-  stamps<kStamps | kPacked>(chain);
+  for (const int ahead : {0, 8, 16, 24}) {
+    char name[48];
+    std::snprintf(name, sizeof name, "packed, L2 %d slots ahead", ahead);
+    chain.a.ahead = ahead;
+    timed<kPacked>(chain, name);
+  }
+  stamps<kStamps>(chain, "rows");
+  stamps<kStamps | kPacked>(chain, "packed, 24 ahead");
+  stressed<kStress | kPacked>(chain, first);
 }

@@ -1,11 +1,12 @@
 // X6 of README.md: the action expert's four products a layer at 50 rows as one persistent kernel, 15 clusters of 8
 // blocks, one a multiprocessor. Activations are wgmma's 64 rows, weights its columns.
-//   o        x1 = attended Wo' + r1      72 columns a cluster, K cut in 8 by rank; attended comes as words
-//   gate/up  h = gelu(x1 Wg') x1 Wu'     72 rows of W a block (36 units), whole K; x1 by counters and multicast
-//   down     x2 = h Wd' + r2             as o; h comes as words
+//   o        x1 = attended Wo' + r1      72 columns a cluster, K cut in 8 by rank
+//   gate/up  h = gelu(x1 Wg') x1 Wu'     72 rows of W a block (36 units), whole K, x1 by multicast
+//   down     x2 = h Wd' + r2             as o
 //   qkv      attended, kv = x2 Wqkv'     24 columns a block; its first 2048 columns are the next layer's attended
-// Warps: 0-3 multiply and finish, 4-7 poll words, 8 asks for weights in program order and never stops, 9 asks for x, 10
-// ends the program where the others wait in vain.
+// What a phase writes is counted; who reads it waits for the counts and fetches it by TMA. Warps: 0-3 multiply and
+// finish, 4 asks for weights in program order and never stops, 5 asks for activations, 6 ends the program where the
+// others wait in vain.
 #pragma once
 #include "lab/persistent_policy/parts.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
@@ -16,39 +17,38 @@ namespace lab {
 constexpr int kHidden = 1024, kAttended = 2048, kInner = 4096, kQkv = 2560, kKv = kQkv - kAttended;
 constexpr int kUpBlocks = (2 * kInner + kColumns - 1) / kColumns, kQkvColumns = 24,
               kQkvBlocks = (kQkv + kQkvColumns - 1) / kQkvColumns, kTailColumns = kHidden % kColumns;
-constexpr int kSlotsOfLayer = 34, kRing = 10, kSlotBytes = kColumns * 128, kXBytes = 16 * kChunkBytes,
-              kRowBytes = kColumns * 4, kPartBytes = kTokensOfRank * kRowBytes, kAllBytes = kCluster * kPartBytes;
+constexpr int kWarps = 6, kChainThreads = 32 * (kWarps + 1), kSlotsOfLayer = 34, kRing = 10,
+              kSlotBytes = kColumns * 128, kXBytes = 16 * kChunkBytes, kRowBytes = kColumns * 4,
+              kPartBytes = kTokensOfRank * kRowBytes, kAllBytes = kCluster * kPartBytes;
 constexpr int kRingAt = kXBytes, kPartsAt = kRingAt + kRing * kSlotBytes, kBarriersAt = kPartsAt + kAllBytes,
-              kPlacesAt = kBarriersAt + 8 * (2 * kRing + 13), kChainSmem = kPlacesAt + 4 * kWarpsNoted,
-              kStagedAt = 8 * kChunkBytes;
-constexpr int kStampSites = 16;
+              kPlacesAt = kBarriersAt + 8 * (2 * kRing + 13), kUnitsAt = kPlacesAt + 4 * kWarpsNoted,
+              kChainSmem = kUnitsAt + kTokens * kColumns, kStagedAt = 8 * kChunkBytes;
+constexpr int kStampSites = 32, kMostLayers = 36;
 constexpr uint32_t kDone = 0x10000;
 constexpr long long kMostCycles = 1'000'000'000;  // of a launch, random delays included
 
-/// Warps that poll, and all but the one that watches.
-template <int kForm>
-constexpr int kPollersOf = (kForm & 32) != 0 ? 8 : 4;
-template <int kForm>
-constexpr int kWarpsOf = kPollersOf<kForm> + 6;
-template <int kForm>
-constexpr int kThreadsOf = 32 * (kWarpsOf<kForm> + 1);
-
-// Forms of the kernel: parts of sums by st.async in place of copies in bulk; words asked for all at once in place of
-// after a canary; random delays; stamps of the clock; weights packed in the order that a block reads them; eight warps
-// that poll in place of four.
-enum Form : int { kPlain = 0, kStores = 1, kAtOnce = 2, kStress = 4, kStamps = 8, kPacked = 16, kEight = 32 };
+// Forms of the kernel: random delays; stamps of the clock; weights packed in the order that a block reads them, and
+// then asked for into L2 ahead of the ring.
+enum Form : int { kPlain = 0, kStress = 1, kStamps = 2, kPacked = 4 };
 
 struct ChainArgs {
   TensorMap o, o_tail, up, down, down_tail, qkv;  // weights of all layers, one under another
-  TensorMap x1_map[3], x2_map[3];
-  uint8_t *attended[3], *h[3], *x1[3], *x2[3], *kv[3];  // 16-bit rows, sets by layer; the first two are words
-  const uint8_t* packed;                                // [layer][block][kSlotsOfLayer] slots as they lie in the ring
+  TensorMap attended_map[3], x1_map[3], h_map[3], x2_map[3];
+  uint8_t *attended[3], *h[3], *x1[3], *x2[3], *kv[3];  // 16-bit rows, sets by layer
+  const uint8_t* packed;                                // [block][layer][kSlotsOfLayer] slots as they lie in the ring
+  int ahead;                                            // slots of those that L2 is asked for in front of the ring
   const bf16 *r1, *r2;
-  uint32_t* flags;    // of a cluster, 128 bytes apart; zero at the start
+  uint32_t* counts;   // 128 bytes apart, zero at the start: of 15 clusters, 8 pieces of attended, 16 of h
   long long* stamps;  // [block][layer][kStampSites]
   int layers;
   uint32_t seed;
 };
+
+constexpr int kCounts = 40, kAttendedCounts = 16, kInnerCounts = 24, kPiece = 256;
+/// Blocks of `width` columns each that write columns of a piece of kPiece.
+__device__ __forceinline__ uint32_t writers(int piece, int width) {
+  return static_cast<uint32_t>((piece * kPiece + kPiece - 1) / width - piece * kPiece / width + 1);
+}
 
 template <int N>
 struct RowsTimesColumns;  // d (64 x N) (+)= A B', 16 of K
@@ -86,7 +86,6 @@ extern __shared__ __align__(1024) uint8_t chain_smem[];
 
 template <int kForm>
 struct Block {
-  static constexpr int kPollers = kPollersOf<kForm>, kWarps = kWarpsOf<kForm>;
   const ChainArgs& a;
   uint32_t x, ring, parts, full, empty, x_full, words, parts_full, x_free, words_free;
   int tid, lane, warp, cta, rank, cluster;
@@ -102,7 +101,7 @@ struct Block {
     if (tid == 0) {
       for (int i = 0; i < kRing; ++i) ptx::mbarrier_init(full + 8 * i, 1), ptx::mbarrier_init(empty + 8 * i, 4);
       for (int i = 0; i < 8; ++i) ptx::mbarrier_init(x_full + 8 * i, 1);
-      ptx::mbarrier_init(words, kPollers), ptx::mbarrier_init(words + 8, kPollers), ptx::mbarrier_init(parts_full, 1);
+      ptx::mbarrier_init(words, 1), ptx::mbarrier_init(words + 8, 1), ptx::mbarrier_init(parts_full, 1);
       ptx::mbarrier_init(x_free, kCluster), ptx::mbarrier_init(words_free, 4);
       ptx::mbarrier_fence();
     }
@@ -136,7 +135,10 @@ struct Block {
   }
   __device__ __forceinline__ void stamp(int layer, int site) const {
     if constexpr ((kForm & kStamps) != 0)
-      if (tid == 0) a.stamps[(cta * a.layers + layer) * kStampSites + site] = clock64();
+      if (lane == 0 && warp % 5 == 0) set_stamp(layer, site, clock64());
+  }
+  __device__ __forceinline__ void set_stamp(int layer, int site, long long value) const {
+    a.stamps[(cta * a.layers + layer) * kStampSites + site] = value;
   }
 
   // Weights, by one thread.
@@ -158,14 +160,18 @@ struct Block {
       }
     };
     if constexpr ((kForm & kPacked) != 0) {
+      const uint8_t* from = a.packed + static_cast<size_t>(cta) * kMostLayers * kSlotsOfLayer * kSlotBytes;
+      const uint8_t* end = from + static_cast<size_t>(a.layers) * kSlotsOfLayer * kSlotBytes;
+      const int ahead = a.ahead * kSlotBytes;
       for (int l = 0; l < a.layers; ++l)
-        for (int i = 0; i < kSlotsOfLayer; ++i) {
+        for (int i = 0; i < kSlotsOfLayer; ++i, from += kSlotBytes) {
           const bool up = i >= 4 && i < 20, cuts = i < 4 || (i >= 20 && i < 28);
           if ((up && !ups) || (!up && !cuts && !qkvs)) continue;
           const int bytes = cuts && tail ? kTailColumns * 128 : kSlotBytes;
           next(bytes);
-          const size_t at = (static_cast<size_t>(l) * kCtas + static_cast<size_t>(cta)) * kSlotsOfLayer + i;
-          bulk_load(ring + slot * kSlotBytes, a.packed + at * kSlotBytes, bytes, full + 8 * slot, policy);
+          bulk_load(ring + slot * kSlotBytes, from, bytes, full + 8 * slot, policy);
+          if (ahead > 0 && from + ahead < end)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + ahead), "r"(kSlotBytes) : "memory");
           advance();
         }
     } else {
@@ -193,44 +199,55 @@ struct Block {
     }
   }
 
-  // x1 and x2 into the whole cluster, by one warp a block: 128 columns a rank.
-  __device__ __forceinline__ void ask_x() const {
+  // Activations, by one warp. x1 (m even) and x2 into the whole cluster, 128 columns a rank:
+  __device__ __forceinline__ void ask_whole(int m, const TensorMap& map) const {
     const int first = rank * 128 / kColumns, last = min((rank * 128 + 127) / kColumns, kClusters - 1);
-    for (int m = 0; m < 2 * a.layers; ++m) {
-      at_place(m / 2 * 32 + m % 2 * 2 + 1);
-      wait(x_free, m & 1);
-      at_place(m / 2 * 32 + m % 2 * 2 + 2);
-      if (lane < 8) ptx::mbarrier_expect(x_full + 8 * lane, 2 * 128 * kTokens);
-      delay(m / 2, 2 + m % 2);
-      if (lane <= last - first) wait_count(a.flags + (first + lane) * 32, (m + 1) * kCluster, 3);
+    at_place(m / 2 * 32 + m % 2 * 2 + 1);
+    wait(x_free, m & 1);
+    at_place(m / 2 * 32 + m % 2 * 2 + 2);
+    if (lane < 8) ptx::mbarrier_expect(x_full + 8 * lane, 2 * 128 * kTokens);
+    delay(m / 2, 2 + m % 2);
+    if (lane <= last - first) wait_count(a.counts + (first + lane) * 32, static_cast<uint32_t>(m + 1) * kCluster, 3);
+    __syncwarp();
+    stamp(m / 2, 16 + m % 2);
+    global_proxy_fence();
+    if (ptx::elect_lane())
+      for (int k = 2 * rank; k < 2 * rank + 2; ++k)
+        ptx::tma_load_multicast(x + k * kChunkBytes, map, x_full + 8 * rank, k * 64, 0, ptx::evict_normal(), 0xff);
+    __syncwarp();
+  }
+  // Columns of this block's rank, `pieces` of 256, when `times` times as many blocks have counted as write one:
+  __device__ __forceinline__ void ask_cut(const TensorMap& map, int pieces, const uint32_t* counts, int width,
+                                          uint32_t times, int l) const {
+    for (int i = 0; i < pieces; ++i) {
+      const int piece = rank * pieces + i;
+      if (lane == 0) {
+        ptx::mbarrier_expect(words + 8 * i, 4 * 128 * kTokens);
+        wait_count(counts + piece * 32, times * writers(piece, width), 4);
+      }
       __syncwarp();
+      stamp(l, 17 + pieces + i);
       global_proxy_fence();
-      const TensorMap& map = m % 2 == 0 ? a.x1_map[m / 2 % 3] : a.x2_map[m / 2 % 3];
       if (ptx::elect_lane())
-        for (int k = 2 * rank; k < 2 * rank + 2; ++k)
-          ptx::tma_load_multicast(x + k * kChunkBytes, map, x_full + 8 * rank, k * 64, 0, ptx::evict_normal(), 0xff);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          ptx::tma_load(x + (i * 4 + k) * kChunkBytes, map, words + 8 * i, piece * kPiece + k * 64, 0);
       __syncwarp();
     }
   }
-
-  // attended and h, by four warps: the columns of this rank.
-  __device__ __forceinline__ void poll_words() const {
+  __device__ __forceinline__ void ask_activations() const {
     for (int l = 0; l < a.layers; ++l) {
-      at_place(l * 32 + 1);
+      const auto times = static_cast<uint32_t>(l);
+      at_place(l * 32 + 5);
       if (l > 0) wait(words_free, 1);
       delay(l, 4);
-      load_words_when_written<kPollers, kTokens, (kForm & kAtOnce) == 0>(a.attended[l % 3] + rank * 512, kAttended * 2,
-                                                                         x, warp - 4, 6);
-      if (lane == 0) ptx::mbarrier_arrive(words);
-      at_place(l * 32 + 2);
+      ask_cut(a.attended_map[l % 3], 1, a.counts + kAttendedCounts * 32, kQkvColumns, times, l);
+      ask_whole(2 * l, a.x1_map[l % 3]);
+      at_place(l * 32 + 6);
       wait(words_free, 0);
       delay(l, 5);
-#pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        load_words_when_written<kPollers, kTokens, (kForm & kAtOnce) == 0>(
-            a.h[l % 3] + rank * 1024 + i * 512, kInner * 2, x + i * 4 * kChunkBytes, warp - 4, 7);
-        if (lane == 0) ptx::mbarrier_arrive(words + 8 * i);
-      }
+      ask_cut(a.h_map[l % 3], 2, a.counts + kInnerCounts * 32, kColumns / 2, times + 1, l);
+      ask_whole(2 * l + 1, a.x2_map[l % 3]);
     }
   }
 
@@ -239,19 +256,26 @@ struct Block {
   };
   /// d = x times the weights of the next `slots` slots, of kChunks chunks of 64 of K each; chunks from `count` on are
   /// zeros and left out. ready(k) waits for chunk k of x.
+  /// Stamps `site` and the next: cycles that waited for weights, for x.
   template <int N, int kChunks, class Ready>
-  __device__ __forceinline__ void multiply(Ring& at, float (&d)[N / 2], int slots, int count,
-                                           const Ready& ready) const {
+  __device__ __forceinline__ void multiply(Ring& at, float (&d)[N / 2], int slots, int count, const Ready& ready, int l,
+                                           int site) const {
     int last = -1;
+    long long waited[2] = {};
+    const auto timed = [&](int what, const auto& wait_for) {
+      [[maybe_unused]] const long long begin = (kForm & kStamps) != 0 ? clock64() : 0;
+      wait_for();
+      if constexpr ((kForm & kStamps) != 0) waited[what] += clock64() - begin;
+    };
     const uint32_t x_at = ptx::wgmma_address(x), w_at = ptx::wgmma_address(ring);
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) {
-      wait(full + 8 * at.slot, at.parity);
+      timed(0, [&] { wait(full + 8 * at.slot, at.parity); });
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const int k = s * kChunks + c;
         if (kChunks > 1 && k >= count) break;
-        ready(k);
+        timed(1, [&] { ready(k); });
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -267,6 +291,8 @@ struct Block {
     }
     ptx::wgmma_wait<0>(d);
     if (lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
+    if constexpr ((kForm & kStamps) != 0)
+      if (tid == 0) set_stamp(l, site, waited[0]), set_stamp(l, site + 1, waited[1]);
   }
 
   /// The sums of 50 x 72 to the blocks that finish their tokens; then this block's 7 tokens, with r, to `out`.
@@ -274,38 +300,24 @@ struct Block {
     const int l = m / 2, site = m % 2 * 8;
     if (tid == 0) ptx::mbarrier_expect(parts_full, kAllBytes);
     delay(l, 6 + m % 2);
-    if constexpr ((kForm & kStores) == 0) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int token = warp * 16 + lane / 4 + h * 8;
-        const uint32_t to = x + kStagedAt + token * kRowBytes + lane % 4 * 8;
-        if (token < 56)
+    for (int h = 0; h < 2; ++h) {
+      const int token = warp * 16 + lane / 4 + h * 8;
+      const uint32_t to = x + kStagedAt + token * kRowBytes + lane % 4 * 8;
+      if (token < 56)
 #pragma unroll
-          for (int j = 0; j < 9; ++j)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + j * 32), "f"(d[4 * j + 2 * h]),
-                         "f"(d[4 * j + 2 * h + 1])
-                         : "memory");
-      }
-      ptx::tensor_fence();
-      ptx::named_barrier<128>(1);
-      if (ptx::elect_lane())
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + (warp + 4 * i) * kPartBytes, kPartBytes,
-                           parts_full, warp + 4 * i);
-    } else {
-      const bool odd = lane % 2 != 0;  // takes four columns of row g + 8
-      const int token = warp * 16 + lane / 4 + (odd ? 8 : 0), owner = token / kTokensOfRank;
-      const uint32_t to = ptx::remote_shared(parts + rank * kPartBytes + token % kTokensOfRank * kRowBytes, owner),
-                     there = ptx::remote_shared(parts_full, owner);
-#pragma unroll
-      for (int j = 0; j < 9; ++j) {
-        const float y = __shfl_xor_sync(~0u, odd ? d[4 * j] : d[4 * j + 2], 1),
-                    z = __shfl_xor_sync(~0u, odd ? d[4 * j + 1] : d[4 * j + 3], 1);
-        const float v[4] = {odd ? y : d[4 * j], odd ? z : d[4 * j + 1], odd ? d[4 * j + 2] : y, odd ? d[4 * j + 3] : z};
-        if (token < 56) ptx::remote_store_async<4>(to + (j * 8 + lane % 4 / 2 * 4) * 4, v, there);
-      }
+        for (int j = 0; j < 9; ++j)
+          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + j * 32), "f"(d[4 * j + 2 * h]),
+                       "f"(d[4 * j + 2 * h + 1])
+                       : "memory");
     }
+    ptx::tensor_fence();
+    ptx::named_barrier<128>(1);
+    if (ptx::elect_lane())
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + (warp + 4 * i) * kPartBytes, kPartBytes, parts_full,
+                         warp + 4 * i);
     stamp(l, site + 3);
     at_place(l * 32 + site + 3);
     wait(parts_full, m & 1);
@@ -328,40 +340,50 @@ struct Block {
       global_proxy_fence();
     }
     ptx::named_barrier<128>(1);
-    if (tid == 0) count_release(a.flags + cluster * 32);
+    if (tid == 0) count_release(a.counts + cluster * 32);
     stamp(l, site + 5);
   }
 
+  /// This block's columns from `first` on are written, for TMA to read: says so to the pieces that have some of them.
+  __device__ __forceinline__ void count_pieces(uint32_t* counts, int first, int last) const {
+    global_proxy_fence();
+    ptx::named_barrier<128>(1);
+    if (tid <= last / kPiece - first / kPiece) count_release(counts + (first / kPiece + tid) * 32);
+  }
   __device__ __forceinline__ void finish_up(const float (&d)[36], int l) const {
     const bool odd = lane % 2 != 0;
-    const int token = warp * 16 + lane / 4 + (odd ? 8 : 0), unit = cta * 36 + lane % 4 / 2 * 2;
-    const int at = (token * kInner + unit) * 2;
+    const int token = warp * 16 + lane / 4 + (odd ? 8 : 0), unit = cta * kColumns / 2;
+    const uint32_t to = x + kUnitsAt + token * kColumns + lane % 4 / 2 * 4;
 #pragma unroll
     for (int j = 0; j < 9; ++j) {
       const float low = gelu(d[4 * j]) * d[4 * j + 1], high = gelu(d[4 * j + 2]) * d[4 * j + 3],
                   other = __shfl_xor_sync(~0u, odd ? low : high, 1);
       const uint32_t word = ptx::pack<bf16>(odd ? other : low, odd ? high : other);
-      if (token < kTokens && unit + 4 * j < kInner) store_relaxed(a.h[l % 3] + at + j * 8, written(word));
+      if (token < kTokens) asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + j * 8), "r"(word) : "memory");
     }
+    ptx::named_barrier<128>(1);
 #pragma unroll
-    for (int j = 0; j < 9; ++j)
-      if (token < kTokens && unit + 4 * j < kInner) store_relaxed(a.h[(l + 1) % 3] + at + j * 8, kUnwritten);
+    for (int k = 0; k < 4; ++k) {  // 9 pieces of four units a row
+      const int i = tid + k * 128, row = i / 9, four = i % 9;
+      if (i >= kTokens * 9 || unit + four * 4 >= kInner) continue;
+      uint2 v;
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(x + kUnitsAt + i * 8));
+      *reinterpret_cast<uint2*>(a.h[l % 3] + (row * kInner + unit + four * 4) * 2) = v;
+    }
+    count_pieces(a.counts + kInnerCounts * 32, unit, min(unit + kColumns / 2, kInner) - 1);
   }
   __device__ __forceinline__ void finish_qkv(const float (&d)[12], int l) const {
-    const int column = cta * kQkvColumns + lane % 4 * 2;
+    const int first = cta * kQkvColumns, column = first + lane % 4 * 2;
 #pragma unroll
-    for (int reset = 0; reset < 2; ++reset)
-#pragma unroll
-      for (int i = 0; i < 6; ++i) {
-        const int token = warp * 16 + lane / 4 + i % 2 * 8, n = column + i / 2 * 8;
-        const uint32_t word = ptx::pack<bf16>(d[2 * i], d[2 * i + 1]);
-        if (token >= kTokens || n >= kQkv) continue;
-        if (n < kAttended)
-          store_relaxed(a.attended[(l + 1 + reset) % 3] + (token * kAttended + n) * 2,
-                        reset ? kUnwritten : written(word));
-        else if (reset == 0)
-          *reinterpret_cast<uint32_t*>(a.kv[l % 3] + (token * kKv + n - kAttended) * 2) = word;
-      }
+    for (int i = 0; i < 6; ++i) {
+      const int token = warp * 16 + lane / 4 + i % 2 * 8, n = column + i / 2 * 8;
+      const uint32_t word = ptx::pack<bf16>(d[2 * i], d[2 * i + 1]);
+      if (token >= kTokens || n >= kQkv) continue;
+      *reinterpret_cast<uint32_t*>(n < kAttended ? a.attended[(l + 1) % 3] + (token * kAttended + n) * 2
+                                                 : a.kv[l % 3] + (token * kKv + n - kAttended) * 2) = word;
+    }
+    if (first < kAttended)
+      count_pieces(a.counts + kAttendedCounts * 32, first, min(first + kQkvColumns, kAttended) - 1);
   }
 
   __device__ __forceinline__ void multiply_all() const {
@@ -386,7 +408,8 @@ struct Block {
       wait(words, 0);
       stamp(l, 1);
       at_place(l * 32 + 1 + 1);
-      multiply<72, 1>(at, d, 4, 4, [](int) {});
+      multiply<72, 1>(
+          at, d, 4, 4, [](int) {}, l, 24);
       stamp(l, 2);
       finish_cut(d, 2 * l, a.x1[l % 3], r1);
       delay(l, 10);
@@ -395,7 +418,7 @@ struct Block {
         wait(x_full, 0);
         stamp(l, 6);
         at_place(l * 32 + 6 + 1);
-        multiply<72, 1>(at, d, 16, 16, x_ready(0));
+        multiply<72, 1>(at, d, 16, 16, x_ready(0), l, 26);
       } else {
         all_x(0);
       }
@@ -408,9 +431,12 @@ struct Block {
       wait(words, 1);
       stamp(l, 9);
       at_place(l * 32 + 9 + 1);
-      multiply<72, 1>(at, d, 8, 8, [&](int k) {
-        if (k == 4) wait(words + 8, l & 1);
-      });
+      multiply<72, 1>(
+          at, d, 8, 8,
+          [&](int k) {
+            if (k == 4) wait(words + 8, l & 1);
+          },
+          l, 28);
       stamp(l, 10);
       finish_cut(d, 2 * l + 1, a.x2[l % 3], r2);
       delay(l, 12);
@@ -419,7 +445,7 @@ struct Block {
         wait(x_full, 1);
         stamp(l, 14);
         at_place(l * 32 + 14 + 1);
-        multiply<24, 3>(at, e, 6, 16, x_ready(1));
+        multiply<24, 3>(at, e, 6, 16, x_ready(1), l, 30);
       } else {
         all_x(1);
       }
@@ -432,23 +458,20 @@ struct Block {
 };
 
 template <int kForm>
-__global__ void __launch_bounds__(kThreadsOf<kForm>, 1) expert_chain(const __grid_constant__ ChainArgs args) {
+__global__ void __launch_bounds__(kChainThreads, 1) expert_chain(const __grid_constant__ ChainArgs args) {
   const Block<kForm> block(args);
-  constexpr int kLast = 4 + kPollersOf<kForm>;
   ptx::cluster_sync<kCluster>();
   if (block.warp < 4) {
     block.multiply_all();
-  } else if (block.warp < kLast) {
-    block.poll_words();
-  } else if (block.warp == kLast) {
+  } else if (block.warp == 4) {
     if (ptx::elect_lane()) block.ask_weights();
-  } else if (block.warp == kLast + 1) {
-    block.ask_x();
+  } else if (block.warp == 5) {
+    block.ask_activations();
   } else {
     block.watch();
   }
   __syncwarp();
-  if (block.warp < kWarpsOf<kForm>) block.at_place(kDone);
+  if (block.warp < kWarps) block.at_place(kDone);
   ptx::cluster_sync<kCluster>();
 }
 
