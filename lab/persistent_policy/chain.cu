@@ -272,7 +272,9 @@ int main() {
     chain.a.ahead = ahead;
     timed<kPacked>(chain, name);
   }
+  right<kPacked | kDeep>(chain, "packed, 24 ahead, two slots of products");
+  timed<kPacked | kDeep>(chain, "the same");
   stamps<kStamps>(chain, "rows");
-  stamps<kStamps | kPacked>(chain, "packed, 24 ahead");
-  stressed<kStress | kPacked>(chain, first);
+  stamps<kStamps | kPacked | kDeep>(chain, "packed, 24 ahead, two slots");
+  stressed<kStress | kPacked | kDeep>(chain, first);
 }

@@ -28,8 +28,8 @@ constexpr uint32_t kDone = 0x10000;
 constexpr long long kMostCycles = 1'000'000'000;  // of a launch, random delays included
 
 // Forms of the kernel: random delays; stamps of the clock; weights packed in the order that a block reads them, and
-// then asked for into L2 ahead of the ring.
-enum Form : int { kPlain = 0, kStress = 1, kStamps = 2, kPacked = 4 };
+// then asked for into L2 ahead of the ring; products of two slots on their way in place of one.
+enum Form : int { kPlain = 0, kStress = 1, kStamps = 2, kPacked = 4, kDeep = 8 };
 
 struct ChainArgs {
   TensorMap o, o_tail, up, down, down_tail, qkv;  // weights of all layers, one under another
@@ -260,7 +260,10 @@ struct Block {
   template <int N, int kChunks, class Ready>
   __device__ __forceinline__ void multiply(Ring& at, float (&d)[N / 2], int slots, int count, const Ready& ready, int l,
                                            int site) const {
-    int last = -1;
+    constexpr int kHeld = (kForm & kDeep) != 0 ? 2 : 1;  // slots that may be read still when the next is waited for
+    const auto release = [&](int before) {
+      if (lane == 0) ptx::mbarrier_arrive(empty + 8 * (at.slot - before + (at.slot < before ? kRing : 0)));
+    };
     long long waited[2] = {};
     const auto timed = [&](int what, const auto& wait_for) {
       [[maybe_unused]] const long long begin = (kForm & kStamps) != 0 ? clock64() : 0;
@@ -284,13 +287,18 @@ struct Block {
                                    k + i > 0);
         ptx::wgmma_commit();
       }
-      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the slot before this one has been read
-      if (last >= 0 && lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
-      last = at.slot;
+      if (kHeld == 1 || kChunks == 1) {
+        asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kHeld) : "memory");
+        if (s >= kHeld) release(kHeld);
+      } else if (s + 1 < slots) {
+        asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kChunks) : "memory");
+        if (s > 0) release(1);
+      }
       if (++at.slot == kRing) at.slot = 0, at.parity ^= 1;
     }
     ptx::wgmma_wait<0>(d);
-    if (lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
+#pragma unroll
+    for (int i = kHeld; i > 0; --i) release(i);
     if constexpr ((kForm & kStamps) != 0)
       if (tid == 0) set_stamp(l, site, waited[0]), set_stamp(l, site + 1, waited[1]);
   }
