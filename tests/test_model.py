@@ -14,7 +14,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/config.json"))
 GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
 # f32 sums over at most 64 terms, two layers deep, on logits up to 32: 2e-6 relative. The stored values
-# themselves carry 4e-5 (float32 tables of the reference).
+# themselves carry 4e-5 (float32 tables of the reference). Values of the residual stream are up to 84.
 TOLERANCE = 1e-4
 
 
@@ -75,7 +75,7 @@ def test_every_value_between_ops_matches_transformers(name):
             if values[i].shape == want[key].shape:
                 error = np.abs(values[i] - want[key]).max()
                 best = min(best, error)
-                if error < TOLERANCE:
+                if error < TOLERANCE * max(1, np.abs(want[key]).max() / 32):
                     break
         else:
             pytest.fail(f"{key}: the closest of {len(values) - at} values after the last match is {best} away")

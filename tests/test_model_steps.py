@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import vivace
 from bench.bench_llm_device import hollow_checkpoint
 from tests import test_model
-from tests.reference.decoder_numpy import Decoder
+from tests.reference.decoder_numpy import Decoder, Summed
 from tests.test_model import answers
 from vivace import _core, cli
 
@@ -84,12 +84,23 @@ def prefill(core, ids, pieces, slot=0, beside=()):
     return last_logits(core)[0]
 
 
+def f32_tolerance(name, ids):
+    """Of hybrids, whose states and experts carry the last bits of sums on: three times the deviation of what float32 errs by when products are summed in
+    eight orders, 1.0e-4 of qwen35_moe (the host 0.7e-4, an H200 2.2e-4, each of whose ops errs by at most 2.2e-7 of its values: lab/f32_by_op.py)."""
+    if not name.startswith("qwen35"):
+        return TOLERANCE
+    config, weights = json.loads((FIXTURES / "tiny" / name / "config.json").read_text()), load_file(FIXTURES / "tiny" / name / "model.safetensors")
+    right = Decoder(config, weights).logits(ids)
+    far = [np.abs(Decoder(config, weights, Summed(np.random.default_rng(i))).logits(ids) - right).max() for i in range(8)]
+    return max(TOLERANCE, 3 * float(np.sqrt(np.mean(np.square(far)))))
+
+
 @pytest.mark.parametrize("name", HUB)
 def test_f32_text_is_the_references(name):
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     ids = want["prompt_ids"].tolist()
     got = decode(open_core(FIXTURES / "tiny" / name, max_batch=32), ids, len(ids))
-    np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=f32_tolerance(name, ids))
     with load(FIXTURES / "tiny" / name) as model:
         assert model.generate_ids(ids, max_tokens=len(want["greedy_ids"])).tokens == want["greedy_ids"].tolist()
 

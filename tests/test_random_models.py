@@ -111,3 +111,10 @@ def test_a_small_fault_of_f32_is_no_order_of_summation(tmp_path):
     rate = next(k for k in weights if k.endswith("A_log"))
     with pytest.raises(Wrong, match="dense answers"):
         text_checks.held_to_reference(case, tmp_path, "cpu", weights | {rate: weights[rate] + np.float32(1e-4)}, [ids])
+
+
+def test_a_last_row_that_hangs_on_a_rounding(tmp_path):
+    """In bf16 its logits err by 31 % here and in float64 with the plan's roundings, all rows by 4 %."""
+    case = text.draw(9015, hybrid=True)
+    assert case["precision"] == "bf16"
+    text_checks.check(case, tmp_path)

@@ -112,24 +112,31 @@ class Bounds:
     """Of a sequence's error: of the rows before a near tie, and of the last row beside the mean of all."""
 
     def __init__(self, case, weights, ids, want, until):
-        self.drawn = lambda arithmetic: Decoder(config(case), weights, arithmetic).logits(ids)
-        self.want, self.until, self.single = want, until, case["precision"] == "f32"
-        self.rows = F32
-        if not self.single:
-            self.rows = (STATIC if case["precision"] == "fp8_static" else NARROW) * error(self.drawn(ARITHMETIC[case["precision"]]), want)
-        self.last = LAST * self.rows
+        self.logits = lambda arithmetic: Decoder(config(case), weights, arithmetic).logits(ids)
+        self.want, self.until, self.precision, self.drawn = want, until, case["precision"], False
+        self.rows, self.last = F32, LAST * F32
+        if self.precision != "f32":
+            narrow = STATIC if self.precision == "fp8_static" else NARROW
+            self.rows, last = (narrow * e for e in self.errors(self.logits(ARITHMETIC[self.precision])))
+            self.last = max(LAST * self.rows, last)
+
+    def errors(self, logits):
+        return error(logits[:self.until], self.want[:self.until]), error_of_last(logits[-1], self.want)
 
     def widen(self):
-        """To what float32 errs by in eight orders of summation. A key or a head's output near zero, by whose length it is
-        divided, makes 1e-4 of the last bits of a sum, of the same rows in every order."""
-        self.single, drawn = False, [self.drawn(Summed(np.random.default_rng(i))) for i in range(8)]
-        spread = lambda errors: ORDERS * float(np.sqrt(np.mean(np.square(errors))))  # noqa: E731
-        self.rows = max(self.rows, spread([error(d[:self.until], self.want[:self.until]) for d in drawn]))
-        self.last = max(self.last, spread([error_of_last(d[-1], self.want) for d in drawn]))
+        """To what eight draws of the plan's roundings err by, in f32 of orders of summation. A key or a head's output near zero, by
+        whose length it is divided, makes 1e-4 of the last bits of a sum: the same rows in every draw."""
+        def one(i):
+            rng = np.random.default_rng(i)
+            return Summed(rng) if self.precision == "f32" else ARITHMETIC[self.precision].by(rng)
+
+        all_errors = np.array([self.errors(self.logits(one(i))) for i in range(8)])
+        rows, last = ORDERS * np.sqrt(np.mean(all_errors ** 2, 0)) if self.precision == "f32" else NARROW * all_errors.max(0)
+        self.rows, self.last, self.drawn = max(self.rows, float(rows)), max(self.last, float(last)), True
 
     def share(self, far, which):
-        """How near `far` comes; seldom need orders be drawn."""
-        if self.single and not far <= getattr(self, which):
+        """How near `far` comes; seldom need draws be made."""
+        if not self.drawn and not far <= getattr(self, which):
             self.widen()
         return far / getattr(self, which)
 

@@ -36,6 +36,9 @@ class Rounded(Exact):
     def __init__(self, eight=False, rng=None):
         self.eight, self.rng = eight, rng
 
+    def by(self, rng):
+        return type(self)(self.eight, rng)
+
     def _grid(self):
         return np.float32(self.rng.uniform(1, 2) if self.rng else 1)
 
