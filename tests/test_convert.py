@@ -221,7 +221,7 @@ def test_hub_to_fp8_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("change,error,match", [
-    (lambda t: t.pop("model.layers.0.mlp.up_proj.weight_scale_inv"), vivace.UnsupportedError, "up_proj.weight is e4m3 without block scales"),
+    (lambda t: t.pop("model.layers.0.mlp.up_proj.weight_scale_inv"), vivace.UnsupportedError, "up_proj.weight is e4m3 without scales"),
     (lambda t: t.update({"model.layers.0.mlp.up_proj.weight_scale_inv": np.ones((1, 1), np.float32)}), vivace.InvalidShapeError, r"wanted \[2, 1\], got \[1, 1\]"),
     (lambda t: t.update({"model.layers.0.mlp.up_proj.weight_scale_inv": np.ones((2, 1), np.int32)}), vivace.UnsupportedError, "wanted f32 or bf16"),
 ])

@@ -67,11 +67,11 @@ def test_the_values_of_the_reference(tmp_path, name, together, how, precision):
 
 
 @pytest.mark.parametrize("change, error, match", [
-    (lambda t: t.pop(GATE_UP + "_scale_inv"), vivace.UnsupportedError, "experts.gate_up_proj is e4m3 without block scales in .*gate_up_proj_scale_inv"),
+    (lambda t: t.pop(GATE_UP + "_scale_inv"), vivace.UnsupportedError, "experts.gate_up_proj is e4m3 without scales in .*gate_up_proj_scale_inv"),
     (lambda t: t.update({DOWN + "_scale_inv": np.ones((6, 1, 1), np.float32)}), vivace.InvalidShapeError, r"down_proj_scale_inv: wanted \[6, 1, 2\], got \[6, 1, 1\]"),
     (lambda t: t.update({DOWN + "_scale_inv": np.ones((1, 2), np.float32)}), vivace.InvalidShapeError, r"wanted \[6, 1, 2\], got \[1, 2\]"),
     (lambda t: t.update({GATE_UP + "_scale_inv": np.ones((6, 3, 1), np.float16)}), vivace.UnsupportedError, "gate_up_proj_scale_inv: wanted f32 or bf16, got f16"),
-    (lambda t: t.pop("model.layers.0.linear_attn.out_proj.weight_scale_inv"), vivace.UnsupportedError, "out_proj.weight is e4m3 without block scales"),
+    (lambda t: t.pop("model.layers.0.linear_attn.out_proj.weight_scale_inv"), vivace.UnsupportedError, "out_proj.weight is e4m3 without scales"),
 ])
 def test_bad_scales(tmp_path, change, error, match):
     fp8, _ = folders(tmp_path, "qwen35_moe", True)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.random_models import groot, policy, qwen3_vl, smolvla, text, text_checks
+from tests.random_models import e4m3, groot, policy, qwen3_vl, smolvla, text, text_checks
 from tests.random_models.__main__ import DRAWS, Run, line
 from tests.random_models.shrink import outcome, shrink
 from tests.random_models.text_checks import Wrong, same
@@ -38,7 +38,7 @@ def test_a_reference_that_was_right_by_luck():
 def test_draws_reach_every_family_plan_and_shape():
     """The generator is blind to nothing that it should see."""
     cases = [text.draw(s) for s in range(400)]
-    for key, wanted in {"family": set(text.FAMILIES), "precision": {"f32", "bf16", "w8a16", "fp8", "int4"}, "dim": set(text.DIMS), "layers": {2, 3, 4}, "paged": {True, False}, "tied": {True, False}}.items():
+    for key, wanted in {"family": set(text.FAMILIES), "precision": {"f32", "bf16", "native", "w8a16", "fp8", "int4"}, "dim": set(text.DIMS), "layers": {2, 3, 4}, "paged": {True, False}, "tied": {True, False}}.items():
         assert {c[key] for c in cases} >= wanted, key
     assert {(c.get("rope") or {}).get("rope_type") for c in cases} == {None, "linear", "yarn", "llama3"}
     assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
@@ -46,6 +46,8 @@ def test_draws_reach_every_family_plan_and_shape():
     assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "fp8", "int4", "fp8_static", "native"} and {c["interval"] for c in hybrids} == {1, 2, 3}
     assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("f32", "bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True}
     assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
+    for kind in (cases, hybrids):
+        assert {c.get("stored") for c in kind} >= set(e4m3.LAYOUTS) and {c["precision"] for c in kind if c.get("stored") in e4m3.SCHEMES} >= {"f32", "bf16", "native", "w8a16", "fp8", "int4"}
     crowd = [text.draw(s, "cuda", True) for s in range(60)]
     assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)
     sees = [qwen3_vl.draw(s) for s in range(200)]

@@ -584,6 +584,8 @@ def cmd_plan(args) -> int:
         print(f"{size:>15,}  {name}")
     print(f"{total:>15,}  total bytes ({report['family']}, {report['precision']}, kv {report['kv_dtype']}, context {report['context']}, batch {report['max_batch']})")
     state = f", recurrent state {sequence['state_bytes']:,}" if sequence["state_bytes"] else ""
+    for form, n in report["stored"].items():
+        print(f"on disk: {form}, {n['kept']:,} matrices kept, {n['dequantized']:,} dequantized to 16 bits")
     print(f"{sequence['kv_bytes'] + sequence['state_bytes']:>15,}  of them for a sequence of {sequence['positions']:,} positions: keys and values {sequence['kv_bytes']:,}{state}")
     return 0
 

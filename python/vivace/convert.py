@@ -122,10 +122,12 @@ class _Tensors:
         if dtype == "u8" and name + "_scale_2" in self:
             return self._fp4(name, raw, shape)
         out = _widen(raw, dtype, shape)
-        if dtype == "e4m3" and name + "_scale_inv" in self:
-            out *= _spread(self[name + "_scale_inv"], shape)
+        if dtype == "e4m3":
+            scales = next((name + end for end in ("_scale_inv", "_scale") if name + end in self), None)
+            if scales is None:
+                raise UnsupportedError(f"tensor {name} is e4m3 without scales in {name}_scale or {name}_scale_inv; convert what it was made of")
+            out *= _spread(scales, self[scales], shape)
         return out
-
 
     def _fp4(self, name, codes, shape):
         rows, columns = shape[0], 2 * shape[1]
@@ -138,8 +140,13 @@ class _Tensors:
         return out
 
 
-def _spread(scales: np.ndarray, shape) -> np.ndarray:
-    """A value for each block of 128 x 128 -> one for each element."""
+def _spread(name, scales: np.ndarray, shape) -> np.ndarray:
+    """One value of all, a value for each row or one for each block of 128 x 128 -> what multiplies the matrix."""
+    rows, blocks = (shape[0],), tuple(-(-n // _BLOCK) for n in shape)
+    if scales.size == 1 or scales.shape in (rows, (*rows, 1)):
+        return scales.reshape(-1, 1)
+    if scales.shape != blocks:
+        raise InvalidShapeError(f"tensor {name}: wanted [1], {[*rows, 1]} or {[*blocks]}, got {list(scales.shape)}")
     return np.repeat(np.repeat(scales, _BLOCK, 0), _BLOCK, 1)[:shape[0], :shape[1]]
 
 
@@ -419,7 +426,7 @@ def _e4m3(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scales = padded.reshape(rows, _BLOCK, columns, _BLOCK).max((1, 3)) / np.float32(448)
     scales[scales == 0] = 1
     codes = np.empty(w.shape, np.uint8)
-    ops.cast(x=np.ascontiguousarray(w / _spread(scales, w.shape), np.float32), out=view(codes, dtype="e4m3", shape=w.shape))
+    ops.cast(x=np.ascontiguousarray(w / _spread("of the blocks", scales, w.shape), np.float32), out=view(codes, dtype="e4m3", shape=w.shape))
     return codes, scales
 
 

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.random_models import e4m3
 from tests.test_nvfp4 import SCHEMES, apart, quantized, values_of
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
@@ -56,6 +57,8 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
         case |= {"experts": experts, "used": r.randint(1, min(experts, 4)), "renormalize": r.random() < 0.5}
     if hybrid:
         stored(random.Random(f"stored {seed}"), case)
+    if family != "gpt2" and not case.get("stored") and (r8 := random.Random(f"e4m3 {seed}")).random() < 0.25:
+        case |= {"stored": r8.choice(e4m3.LAYOUTS), "precision": "native" if case["precision"] == "bf16" and r8.random() < 0.5 else case["precision"]}
     case["requests"] = [request(r, case) for _ in range(40 if crowd else r.randint(1, min(12, 2 * case["max_batch"] + 2)))]
     if family == "qwen3_5_moe_text":
         case["shared"] = r.choice((case["mlp"], case["hidden"]))  # as wide as the others: with 16-bit weights one of them
@@ -205,13 +208,32 @@ def fp4(case, w):
     return held, values
 
 
+def eight(case, w):
+    """The same of e4m3, whatever the width. Matrices that a plan keeps are not rounded to 16 bits."""
+    rng, held, values = np.random.default_rng(case["seed"]), {}, {}
+    keeps = case["precision"] in ("native", "w8a16", "fp8", "fp8_static") and case["stored"] != "compressed block"
+    for name, x in w.items():
+        parts = []
+        for key, part in apart({name: x}).items():
+            if ".layers." not in key or part.ndim != 2:
+                held[key] = part
+                parts.append(part)
+                continue
+            codes, scale = e4m3.quantized(part, case["stored"], rng)
+            held |= {key: codes, key + "_scale": scale}
+            value = e4m3.values_of(codes, scale)
+            parts.append(value if keeps else value.astype(np.float16 if scale.dtype == np.float16 else ml_dtypes.bfloat16).astype(np.float32))
+        values[name] = np.concatenate(parts).reshape(x.shape)
+    return held, values
+
+
 def write(case, folder):
     """The checkpoint; returns what its weights stand for."""
     held = values = weights(case)
     c = config(case)
     if case.get("stored"):
-        held, values = fp4(case, held)
-        c["quantization_config"] = SCHEMES[case["stored"]]
+        held, values = (eight if case["stored"] in e4m3.SCHEMES else fp4)(case, held)
+        c["quantization_config"] = (SCHEMES | e4m3.SCHEMES)[case["stored"]]
     if case.get("kv_scales"):
         rng = np.random.default_rng(case["seed"])
         held = held | {f"model.layers.{i}.self_attn.{n}_scale": np.exp(rng.uniform(-6, 2, 1)).astype(np.float32) for i in range(case["layers"]) if not recurrent(case, i) for n in "kv"}

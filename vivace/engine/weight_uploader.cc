@@ -28,6 +28,11 @@ Tensor matrix(const Tensor& t) {
   return tensor(t.data, t.dtype, Shape(inner == 0 ? 0 : t.shape.elements() / inner, inner), t.place);
 }
 
+/// A vector as rows of one element; a matrix as it is.
+Tensor matrix_of_rows(const Tensor& t) {
+  return t.shape.rank == 2 ? t : tensor(t.data, t.dtype, Shape(t.shape[0], 1), t.place);
+}
+
 /// Rows as the words they consist of, which a cast from f32 to f32 leaves as they are.
 bool has_words(const Tensor& t) { return row_bytes(t.dtype, t.shape[1]) % 4 == 0; }
 Tensor words(Tensor t) {
@@ -222,6 +227,12 @@ void WeightUploader::keep_block_scaled(std::initializer_list<Tensor*> parts, std
   groups_.back().given = std::move(scales);
 }
 
+void WeightUploader::keep_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole,
+                                 Tensor* scale, Rows rows) {
+  declare(parts, whole, {scale}, DType::e4m3, rows, false);
+  groups_.back().given = std::move(scales);
+}
+
 Status WeightUploader::commit(Runtime& runtime) {
   if (groups_.empty()) return {};
   VV_ASSIGN(region_, runtime.reserve("weights", static_cast<size_t>(bytes_)));
@@ -345,27 +356,33 @@ Status WeightUploader::encode(Runtime& runtime, const Group& g) const {
 }
 
 Status WeightUploader::keep(Runtime& runtime, const Group& g) const {
-  std::vector<Upload> copies = {{g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
+  std::vector<Upload> copies;
+  const auto copy = [&](const Tensor& to, const Tensor& from) {
+    copies.push_back({to.data, from.data, static_cast<size_t>(from.span_bytes())});
+  };
+  if (g.to_scale.size() == 2) copy(g.to_scale[1], g.given.front().whole);
   int64_t row = 0;
   for (size_t i = 0; i < g.from.size(); row += g.from[i++].shape[0]) {
-    copies.push_back({slice(g.to, row, 1).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
-    copies.push_back(
-        {slice(g.to_scale[0], row, 1).data, g.given[i].block.data, static_cast<size_t>(g.given[i].block.span_bytes())});
+    copy(slice(g.to, row, 1), g.from[i]);
+    copy(slice(g.to_scale[0], row, 1), g.to_scale.size() == 2 ? g.given[i].block : g.given[i].row);
   }
   return runtime.upload(copies);
 }
 
 Status WeightUploader::keep_in_turn(Runtime& runtime, const Group& g, Scratch& scratch) const {
   ops::Recorder rec(runtime.stream());
-  std::vector<std::byte> all(static_cast<size_t>(g.to_scale[0].span_bytes()));  // of scales, an eighth of the codes
+  std::vector<std::byte> all(static_cast<size_t>(g.to_scale[0].span_bytes()));  // of scales, few beside the codes
+  const Tensor scales = matrix_of_rows(at(g.to_scale[0], all.data(), Place::host));
   for (size_t i = 0; i < g.from.size(); ++i) {
     VV_ASSIGN(const Tensor codes, scratch.upload(g.from[i]));
-    VV_TRY(rec(ops::cast, {{"x", words(codes)}, {"out", words(g.part_of(g.to, i))}}));
-    lay(g.given[i].block.data, g.part_of(at(g.to_scale[0], all.data(), Place::host), i));
+    const Tensor to = g.part_of(g.to, i);
+    const bool fours = has_words(codes);  // else bytes, as which e4m3 is cast to itself
+    VV_TRY(rec(ops::cast, {{"x", fours ? words(codes) : codes}, {"out", fours ? words(to) : to}}));
+    lay((g.to_scale.size() == 2 ? g.given[i].block : g.given[i].row).data, g.part_of(scales, i));
   }
-  const Upload scales[] = {{g.to_scale[0].data, all.data(), all.size()},
-                           {g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
-  return runtime.upload(scales);
+  std::vector<Upload> copies = {{g.to_scale[0].data, all.data(), all.size()}};
+  if (g.to_scale.size() == 2) copies.push_back({g.to_scale[1].data, g.given.front().whole.data, sizeof(float)});
+  return runtime.upload(copies);
 }
 
 Status WeightUploader::quantize(Runtime& runtime, const Group& g, const Tensor& from, Scratch& scratch) const {

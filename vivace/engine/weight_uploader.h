@@ -43,6 +43,9 @@ class WeightUploader {
   /// The same of matrices that are FP4 already, with `scales` of each; they have one whole scale.
   void keep_block_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole,
                          Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
+  /// The same of matrices that are e4m3 already, each row with its scale.
+  void keep_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* scale,
+                   Rows rows = Rows::after);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Runtime& runtime);
@@ -60,7 +63,7 @@ class WeightUploader {
     std::vector<Tensor> to_scale;
     Rows rows;
     bool bias;
-    std::vector<Scales> given;  // of each part, in host memory, where parts are FP4 already
+    std::vector<Scales> given;  // of each part, in host memory, where parts are FP4 or e4m3 already
     std::vector<Tensor> behind;  // of each part within: one more expert's
 
     bool drawn() const { return from.front().data == nullptr; }
@@ -85,7 +88,7 @@ class WeightUploader {
   Status cast_all(Runtime& runtime, Scratch& scratch) const;
   /// A group of parts that become blocks, or are some of no whole words: rows are laid out on the host.
   Status encode(Runtime& runtime, const Group& g) const;
-  /// A group of FP4 parts, codes and scales as they are.
+  /// A group of FP4 or e4m3 parts, codes and scales as they are.
   Status keep(Runtime& runtime, const Group& g) const;
   Status keep_in_turn(Runtime& runtime, const Group& g, Scratch& scratch) const;
   Status quantize(Runtime& runtime, const Group& g, const Tensor& from, Scratch& scratch) const;

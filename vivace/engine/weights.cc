@@ -1,5 +1,6 @@
 #include "vivace/engine/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +13,9 @@ namespace vivace::engine {
 namespace {
 
 constexpr int64_t kScaleBlock = 128;  // e4m3 weights: rows and columns that share a scale
-constexpr int64_t kBlockScaled = 16;        // FP4 weights: columns that share a scale
+constexpr int64_t kBlockScaled = 16;  // FP4 weights: columns that share a scale
+constexpr const char *kByRow = "e4m3 by row", *kByTensor = "e4m3 by tensor", *kByBlock = "e4m3 by 128 x 128",
+                     *kBySixteen = "e2m1 by 16";
 
 std::string with_number(std::string name, const char* mark, int64_t number) {
   if (const size_t at = name.find(mark); at != std::string::npos)
@@ -43,7 +46,7 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
   if (name.find("{e}") != std::string::npos) return gather(rule, name);
   if (rule.turns > 0) return half(rule, name);
   VV_ASSIGN(const Tensor t, one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors));
-  return t.dtype == DType::e2m1 && (layer < 0 || !keep_fp4_) ? widened(t) : t;
+  return layer < 0 || !keeps(t.dtype) ? plain(t) : t;
 }
 
 Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& shape, bool transposed) const {
@@ -57,7 +60,9 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
   const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
   const bool vector = !transposed && shape.rank == 2 && shape[0] == 1 && e->shape == Shape(shape[1]);
   if (!(e->shape == stored) && !vector) return wrong_shape(tensor_name, stored, e->shape);
-  if (e->dtype == DType::e4m3) return unscale(*e);
+  if (e->dtype == DType::e4m3 && transposed)
+    return Status(Code::kUnsupported, "tensor " + tensor_name + ": e4m3 of an [in, out] matrix is not served");
+  if (e->dtype == DType::e4m3) return e4m3(*e);
   Tensor t = checkpoint_.tensor(*e);
   if (vector) t = tensor(t.data, t.dtype, shape);
   const int size = is_block(t.dtype) ? 0 : info(t.dtype).bytes;
@@ -81,7 +86,7 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
 
 Result<Tensor> WeightSource::half(const WeightRule& rule, const std::string& name) const {
   VV_ASSIGN(Tensor both, one(name, Shape(2 * rule.shape[0], rule.shape[1]), false));
-  if (both.dtype == DType::e2m1 && !keep_fp4_) both = widened(both);
+  if (!keeps(both.dtype)) both = plain(both);
   const auto mine_of = [&](const Tensor& all) {
     const Tensor mine = own(all.dtype, Shape(rule.shape[0], all.shape[1]));
     const int64_t run = rule.turns * row_bytes(all.dtype, all.shape[1]);
@@ -91,9 +96,13 @@ Result<Tensor> WeightSource::half(const WeightRule& rule, const std::string& nam
     return mine;
   };
   const Tensor mine = mine_of(both);
-  if (both.dtype == DType::e2m1) {
-    Fp4Scales scales = scales_.at(both.data);
-    scales.scales.block = mine_of(scales.scales.block);
+  if (scaled(both)) {
+    WithScales scales = scales_.at(both.data);
+    if (scales.scales.block.present()) scales.scales.block = mine_of(scales.scales.block);
+    if (Tensor& row = scales.scales.row; row.present()) {
+      const Tensor column = mine_of(tensor(row.data, row.dtype, Shape(row.shape[0], 1)));
+      row = tensor(column.data, row.dtype, Shape(column.shape[0]));
+    }
     scales_[mine.data] = scales;
   }
   return mine;
@@ -103,30 +112,65 @@ Result<Tensor> WeightSource::gather(const WeightRule& rule, const std::string& n
   const Shape matrix(rule.shape[1], rule.shape[2]);
   Tensor all;
   for (int64_t i = 0; i < rule.shape[0]; ++i) {
-    VV_ASSIGN(Tensor part, one(with_number(name, "{e}", i), matrix, rule.hf_transposed));
-    if (part.dtype == DType::e2m1) part = widened(part);
-    if (i == 0) all = own(part.dtype, rule.shape);
-    VV_CHECK_EQ(kInvalidDType, std::string(vivace::name(all.dtype)), std::string(vivace::name(part.dtype)));
-    const int64_t bytes = part.span_bytes();
-    std::memcpy(static_cast<char*>(all.data) + i * bytes, part.data, static_cast<size_t>(bytes));
+    VV_ASSIGN(const Tensor part, one(with_number(name, "{e}", i), matrix, rule.hf_transposed));
+    const DType dtype = scaled(part) ? scales_.at(part.data).wide : part.dtype;
+    if (i == 0) all = own(dtype, rule.shape);
+    VV_CHECK_EQ(kInvalidDType, std::string(vivace::name(all.dtype)), std::string(vivace::name(dtype)));
+    const Tensor to = slice(all, i, 1);
+    if (scaled(part)) dequantize(part, static_cast<uint16_t*>(to.data));
+    else std::memcpy(to.data, part.data, static_cast<size_t>(part.span_bytes()));
   }
   return all;
 }
 
-Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
-  const std::string scale_name = weight.name + "_scale_inv";
-  const TensorEntry* s = checkpoint_.find(scale_name);
-  if (weight.shape.rank < 2 || weight.shape.rank > 3 || s == nullptr)
-    return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without block scales in " + scale_name +
-                                          "; convert it to bf16 or GGUF");
+Result<Tensor> WeightSource::e4m3(const TensorEntry& weight) const {
+  const std::string inverse_name = weight.name + "_scale_inv", scale_name = weight.name + "_scale";
+  const TensorEntry *inverse = checkpoint_.find(inverse_name), *scale = checkpoint_.find(scale_name);
+  if (weight.shape.rank < 2 || weight.shape.rank > 3 || (inverse == nullptr && scale == nullptr))
+    return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without scales in " + scale_name + " or " +
+                                          inverse_name + "; convert it to bf16 or GGUF");
+  if (inverse != nullptr && scale != nullptr)
+    return Status(Code::kCorruptData, "tensors " + inverse_name + " and " + scale_name + " are both there: wanted one");
+  if (inverse != nullptr) return unblock(weight, *inverse);
+  const int64_t N = weight.shape[0];
+  const bool matrix = weight.shape.rank == 2, rows = scale->shape == Shape(N) || scale->shape == Shape(N, 1);
+  if (matrix && (scale->shape.elements() == 1 || rows)) return rows_of(weight, *scale);
+  const auto blocks = [](int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; };
+  if (matrix && !(scale->shape == Shape(blocks(N), blocks(weight.shape[1]))))
+    return wrong_shape(scale_name + ", a scale a row, or [1]", Shape(N, 1), scale->shape);
+  return unblock(weight, *scale);
+}
+
+Result<Tensor> WeightSource::rows_of(const TensorEntry& weight, const TensorEntry& scale) const {
+  if (scale.dtype != DType::f32 && scale.dtype != DType::bf16 && scale.dtype != DType::f16)
+    return Status(Code::kUnsupported, "tensor " + scale.name + ": wanted f32, bf16 or f16, got " + name(scale.dtype));
+  const int64_t N = weight.shape[0], n = scale.shape.elements();
+  const Tensor row = own(DType::f32, Shape(N));
+  auto* const values = static_cast<float*>(row.data);
+  std::vector<std::byte> aligned(scale.bytes);  // where the file's bytes need not be
+  std::memcpy(aligned.data(), checkpoint_.tensor(scale).data, scale.bytes);
+  cpu::load_f32(aligned.data(), scale.dtype, 0, n, values);
+  for (int64_t i = 0; i < n; ++i)
+    if (!(values[i] > 0 && std::isfinite(values[i])))
+      return Status(Code::kCorruptData, "tensor " + scale.name + ": wanted positive finite scales, got " +
+                                            std::to_string(values[i]) + "; fetch the checkpoint again");
+  if (n == 1) std::fill_n(values, N, values[0]);
+  const Tensor t = tensor(checkpoint_.tensor(weight).data, DType::e4m3, weight.shape);
+  scales_[t.data] = {{row, {}, {}}, &weight, 0, scale.dtype == DType::f16 ? DType::f16 : DType::bf16};
+  forms_[&weight] = n == 1 ? kByTensor : kByRow;
+  return t;
+}
+
+Result<Tensor> WeightSource::unblock(const TensorEntry& weight, const TensorEntry& scale) const {
+  const TensorEntry* const s = &scale;
   // Of experts in one tensor each has blocks of its own.
   const bool experts = weight.shape.rank == 3;
   const int64_t E = experts ? weight.shape[0] : 1, N = weight.shape[experts ? 1 : 0], K = weight.shape[experts ? 2 : 1];
   const int64_t down = (N + kScaleBlock - 1) / kScaleBlock, across = (K + kScaleBlock - 1) / kScaleBlock;
   const Shape wanted = experts ? Shape(E, down, across) : Shape(down, across);
-  if (!(s->shape == wanted)) return wrong_shape(scale_name, wanted, s->shape);
+  if (!(s->shape == wanted)) return wrong_shape(s->name, wanted, s->shape);
   if (s->dtype != DType::f32 && s->dtype != DType::bf16)
-    return Status(Code::kUnsupported, "tensor " + scale_name + ": wanted f32 or bf16, got " + name(s->dtype));
+    return Status(Code::kUnsupported, "tensor " + s->name + ": wanted f32 or bf16, got " + name(s->dtype));
   const auto* codes = static_cast<const uint8_t*>(checkpoint_.tensor(weight).data);
   const auto* scales = static_cast<const char*>(checkpoint_.tensor(*s).data);
   const Tensor out = own(DType::bf16, weight.shape);
@@ -143,6 +187,8 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
       for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k)
         to[row * K + k] = bf16_of_f32(f32_of_e4m3(codes[row * K + k]) * scale);
     }
+  forms_[&weight] = kByBlock;
+  dequantized_.insert(&weight);
   return out;
 }
 
@@ -166,7 +212,7 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const std::string& we
     return Status(Code::kUnsupported, "tensors " + block_name + " and " + whole_name + ": wanted e4m3 and f32, got " +
                                           name(block->dtype) + " and " + name(whole->dtype));
   const Tensor t = tensor(checkpoint_.tensor(codes).data, DType::e2m1, shape);
-  Fp4Scales scales{{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))}};
+  WithScales scales{{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))}, &codes};
   bool numbers = true;
   for (int64_t i = 0; i < blocks.elements(); ++i)
     numbers = numbers && (static_cast<const uint8_t*>(scales.scales.block.data)[i] & 0x7f) != 0x7f;
@@ -186,28 +232,52 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const std::string& we
   }
   std::memcpy(scales.scales.whole.data, &value, sizeof(value));
   scales_[t.data] = scales;
+  forms_[&codes] = kBySixteen;
   return t;
 }
 
 const Scales* WeightSource::scales_of(const Tensor& t) const {
   const auto found = scales_.find(t.data);
-  return t.dtype == DType::e2m1 && found != scales_.end() ? &found->second.scales : nullptr;
+  return scaled(t) && found != scales_.end() ? &found->second.scales : nullptr;
 }
 
 Tensor WeightSource::widened(const Tensor& t) const {
+  const Tensor out = own(scales_.at(t.data).wide, t.shape);
+  dequantize(t, static_cast<uint16_t*>(out.data));
+  return out;
+}
+
+void WeightSource::dequantize(const Tensor& t, uint16_t* to) const {
   constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-  const auto& [scales, divisor] = scales_.at(t.data);
-  const float whole = *static_cast<const float*>(scales.whole.data);
+  const auto& [scales, entry, divisor, wide] = scales_.at(t.data);
+  dequantized_.insert(entry);
   const auto* codes = static_cast<const uint8_t*>(t.data);
+  if (t.dtype == DType::e4m3) {
+    const auto* row = static_cast<const float*>(scales.row.data);
+    for (int64_t i = 0; i < t.shape.elements(); ++i) {
+      const float value = f32_of_e4m3(codes[i]) * row[i / t.shape[1]];
+      to[i] = wide == DType::f16 ? f16_of_f32(value) : bf16_of_f32(value);
+    }
+    return;
+  }
+  const float whole = *static_cast<const float*>(scales.whole.data);
   const auto* block = static_cast<const uint8_t*>(scales.block.data);
-  const Tensor out = own(DType::bf16, t.shape);
-  auto* to = static_cast<uint16_t*>(out.data);
   for (int64_t i = 0; i < t.shape.elements(); ++i) {  // rows are whole blocks
     const float stored = f32_of_e4m3(block[i / kBlockScaled]);
     const float scale = divisor > 0 ? stored / divisor : stored * whole;  // which may differ in the last bit
     to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * scale);
   }
-  return out;
+}
+
+std::vector<WeightSource::Stored> WeightSource::stored() const {
+  std::vector<Stored> all;
+  for (const char* form : {kByRow, kByTensor, kByBlock, kBySixteen}) {
+    Stored s{form, 0, 0};
+    for (const auto& [entry, is] : forms_)
+      if (is == form) ++(dequantized_.count(entry) != 0 ? s.dequantized : s.kept);
+    if (s.kept + s.dequantized > 0) all.push_back(std::move(s));
+  }
+  return all;
 }
 
 Tensor WeightSource::converted(const Tensor& t, DType to) const {

@@ -4,6 +4,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/registry.h"
+#include "vivace/models/decoder/quantization_config.h"
 
 namespace vivace::models::decoder {
 namespace {
@@ -282,49 +283,6 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
                   "config.json: decoder_sparse_step, mlp_only_layers: layers without experts between layers with them "
                   "are not served");
   return {};
-}
-
-/// FP4 of whoever wrote it has a scale for 16 columns.
-Status check_group(const JsonValue& owner) {
-  VV_ASSIGN(const int64_t columns, owner.get_int("group_size", 16));
-  if (columns == 16) return {};
-  return owner.error(Code::kUnsupported, strf("group_size: FP4 with a scale for 16 columns is served, got one for %ld; "
-                                              "use a bf16 checkpoint",
-                                              static_cast<long>(columns)));
-}
-
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt and compressed-tensors write it is read,
-/// and so are plain weights with scales of a cache alone (kv_scales.h); other quantized hub files are refused.
-Status check_quantization(const JsonValue& q) {
-  VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
-  bool blocks = false;
-  if (const auto size = q.find("weight_block_size"); size && size->is_array() && size->size() == 2) {
-    blocks = true;
-    for (const JsonValue n : *size) {
-      VV_ASSIGN(const int64_t v, n.as_int());
-      blocks = blocks && v == 128;
-    }
-  }
-  if (method == "fp8" && blocks) return {};
-  VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
-  VV_ASSIGN(const std::string_view format, q.get_string("format", "unknown"));
-  const auto groups = q.find("config_groups"), cache = q.find("kv_cache_scheme");
-  const bool grouped = groups && !groups->is_null() && groups->size() > 0;
-  if (method == "compressed-tensors" && format == "dense" && !grouped && cache && cache->is_object()) return {};
-  if ((method == "modelopt" && algorithm == "NVFP4") ||
-      (method == "compressed-tensors" && format == "nvfp4-pack-quantized")) {
-    VV_TRY(check_group(q));
-    if (!grouped) return {};
-    for (const JsonValue group : *groups)
-      if (const auto weights = group.find("weights"); weights && weights->is_object()) VV_TRY(check_group(*weights));
-    return {};
-  }
-  return Status(Code::kUnsupported,
-                "config.json: quantization_config: only fp8 with weight_block_size [128, 128], modelopt's NVFP4, "
-                "compressed-tensors' dense with a kv_cache_scheme alone and nvfp4-pack-quantized are served, got "
-                "quant_method '" +
-                    std::string(method) + "', quant_algo '" + std::string(algorithm) + "', format '" +
-                    std::string(format) + "'; use a GGUF file");
 }
 
 /// Features of a config that would change the arithmetic and that the pipeline does not have.

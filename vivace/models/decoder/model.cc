@@ -197,6 +197,7 @@ Status DecoderModel::load() {
   phase("device");
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();
+  if (plan_.keeps_e4m3()) source_.keep_e4m3();
   VV_TRY(load_weights(source_, config_, &weights_));
   VV_ASSIGN(kv_scales_, read_kv_scales(source_.checkpoint(), config_, kv_dtype_, &weights_));
   VV_TRY(open_encoder());

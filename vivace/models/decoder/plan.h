@@ -33,6 +33,8 @@ struct PrecisionPlan {
 
   /// Whether matrices that a checkpoint has as FP4 stay that.
   bool keeps_fp4() const { return keeps_blocks && (plain == Plain::half || plain == Plain::four); }
+  /// The same of e4m3 with a scale a row or a tensor.
+  bool keeps_e4m3() const { return plain == Plain::eight || (keeps_blocks && plain == Plain::half); }
   bool eight_in() const { return entry != ActQuant::plain; }
 };
 

@@ -48,8 +48,17 @@ std::string images_of(const engine::ImageLimits& l) {
                               l.tokens, l.places);
 }
 
+/// Matrices that the checkpoint has with scales: how many were taken as they are, and how many became 16 bits.
+std::string stored_of(const engine::WeightSource& source) {
+  std::string forms;
+  for (const auto& s : source.stored())
+    forms += strf("%s\"%s\": {\"kept\": %ld, \"dequantized\": %ld}", forms.empty() ? "" : ", ", s.form.c_str(),
+                  static_cast<long>(s.kept), static_cast<long>(s.dequantized));
+  return "{" + forms + "}";
+}
+
 /// Parts of a checkpoint that nothing here runs, by the number of their tensors; GGUF files have draft layers behind
-/// the others.
+/// the others. Scales of activations are of these: rows get scales of their own, or calibrated ones.
 std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts, int64_t layers) {
   std::string parts;
   for (const std::string& prefix : {std::string("mtp."), std::string("model.visual."),
@@ -59,6 +68,12 @@ std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool draf
                       [&](const engine::TensorEntry& t) { return std::string_view(t.name).starts_with(prefix); });
     if (count == 0 || (prefix == "model.visual." ? sees : drafts)) continue;
     parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix.c_str(), static_cast<long>(count));
+  }
+  for (const char* suffix : {".input_scale", ".input_global_scale"}) {
+    const auto count =
+        std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                      [&](const engine::TensorEntry& t) { return std::string_view(t.name).ends_with(suffix); });
+    if (count > 0) parts += strf("%s\"*%s\": %ld", parts.empty() ? "" : ", ", suffix, static_cast<long>(count));
   }
   return "{" + parts + "}";
 }
@@ -93,6 +108,7 @@ engine::Report DecoderModel::report() const {
       {"weight_dtype", engine::json_string(name(weights_.layers.front().o.dtype))},
       {"head_dtype", engine::json_string(name(weights_.head.dtype))},
       {"forms", forms.json()},
+      {"stored", stored_of(source_)},
       {"images", images_of(limits_.images)},
       {"activations", engine::json_string(name(plan_.hidden))},
       {"activations_to_e4m3",

@@ -31,6 +31,7 @@ class LayerUploader {
       : plan_(plan), source_(source), uploader_(uploader) {}
 
   void plain(Tensor* t) {
+    if (source_.scales_of(*t) != nullptr) *t = source_.widened(*t);  // kept, and joined with nothing after all
     if (t->present()) uploader_->add(t, dtype_of(*t));
   }
   void vector(Tensor* t, bool bias = false) {
@@ -112,11 +113,13 @@ class LayerUploader {
   bool makes_blocks() const { return quantizes(plan_) && is_block(format()); }
 
  private:
-  /// FP4 of the checkpoint; parts of one matrix share a scale, see load_weights().
+  /// FP4 or e4m3 of the checkpoint; FP4 parts of one matrix share a scale, see load_weights().
   void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale,
             WeightUploader::Rows rows = WeightUploader::Rows::after) {
     std::vector<engine::Scales> scales;
     for (const Tensor* t : parts) scales.push_back(*source_.scales_of(*t));
+    if ((*parts.begin())->dtype == DType::e4m3)
+      return uploader_->keep_scaled(parts, std::move(scales), whole, &scale->row, rows);
     uploader_->keep_block_scaled(parts, std::move(scales), whole, &scale->block, &scale->whole, rows);
   }
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to,

@@ -226,23 +226,32 @@ void split_experts(const DecoderConfig& c, LayerWeights& w) {
   w.up = half(c.mlp);
 }
 
-/// FP4 becomes bf16 where no product takes it as it is: routers, shared experts, what a recurrent layer decays and
-/// corrects by, and parts of one product that do not share a scale.
+/// Kept matrices become 16 bits where no product takes them as they are: routers, shared experts, what a recurrent
+/// layer decays and corrects by, and parts of one product of which not all are kept, or FP4 does not share a scale.
 void upcast(const engine::WeightSource& source, LayerWeights& w) {
-  const auto whole = [&](const Tensor& t) {
-    const engine::Scales* const s = source.scales_of(t);
-    return s == nullptr ? 0 : *static_cast<const float*>(s->whole.data);
+  const auto alike = [&](const Tensor& a, const Tensor& b) {
+    const engine::Scales *const of_a = source.scales_of(a), *const of_b = source.scales_of(b);
+    if (of_a == nullptr || of_b == nullptr || a.dtype != b.dtype) return of_a == of_b;
+    return a.dtype == DType::e4m3 ||
+           *static_cast<const float*>(of_a->whole.data) == *static_cast<const float*>(of_b->whole.data);
   };
   const auto all = [&](std::initializer_list<Tensor*> parts) {
     for (Tensor* t : parts)
       if (source.scales_of(*t) != nullptr) *t = source.widened(*t);
   };
-  if (whole(w.q) != whole(w.k) || whole(w.q) != whole(w.v) ||
-      (w.attn_gate.present() && whole(w.q) != whole(w.attn_gate)))
+  if (!alike(w.q, w.k) || !alike(w.q, w.v) || (w.attn_gate.present() && !alike(w.q, w.attn_gate)))
     all({&w.q, &w.k, &w.v, &w.attn_gate});
-  if (whole(w.conv_in) != whole(w.delta_gate)) all({&w.conv_in, &w.delta_gate});
-  if (w.gate.present() && whole(w.gate) != whole(w.up)) all({&w.gate, &w.up});
+  if (!alike(w.conv_in, w.delta_gate)) all({&w.conv_in, &w.delta_gate});
+  if (w.gate.present() && !alike(w.gate, w.up)) all({&w.gate, &w.up});
   all({&w.router, &w.delta_b, &w.delta_a, &w.shared_open, &w.shared_gate, &w.shared_up, &w.shared_down});
+}
+
+/// A draft layer's products take 16-bit rows under every plan, so e4m3 is none of its.
+void upcast_draft(const engine::WeightSource& source, DraftWeights& d) {
+  LayerWeights& w = d.layer;
+  for (Tensor* t : {&d.fc, &w.q, &w.k, &w.v, &w.attn_gate, &w.o, &w.gate, &w.up, &w.down})
+    if (t->dtype == DType::e4m3 && source.scales_of(*t) != nullptr) *t = source.widened(*t);
+  upcast(source, w);
 }
 
 /// Its layer is number config.layers, which no list of kinds of layers has: one that attends.
@@ -253,7 +262,7 @@ Status load_draft(const engine::WeightSource& source, const DecoderConfig& confi
   for (const auto& rule : kDraft) VV_TRY(load(source, config, rule, number, weights));
   for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, number, &weights->layer, fused));
   if (fused) split_experts(config, weights->layer);
-  upcast(source, weights->layer);
+  upcast_draft(source, *weights);
   return {};
 }
 
