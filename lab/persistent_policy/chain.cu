@@ -274,7 +274,10 @@ int main() {
   }
   right<kPacked | kDeep>(chain, "packed, 24 ahead, two slots of products");
   timed<kPacked | kDeep>(chain, "the same");
+  right<kPacked | kDeep | kFewer>(chain, "packed, 24 ahead, two slots, fewer parts");
+  timed<kPacked | kDeep | kFewer>(chain, "the same");
+  timed<kPacked | kDeep | kFewer | kDry>(chain, "the same without weights");
   stamps<kStamps>(chain, "rows");
-  stamps<kStamps | kPacked | kDeep>(chain, "packed, 24 ahead, two slots");
-  stressed<kStress | kPacked | kDeep>(chain, first);
+  stamps<kStamps | kPacked | kDeep | kFewer>(chain, "packed, 24 ahead, two slots, fewer");
+  stressed<kStress | kPacked | kDeep | kFewer>(chain, first);
 }

@@ -28,8 +28,10 @@ constexpr uint32_t kDone = 0x10000;
 constexpr long long kMostCycles = 1'000'000'000;  // of a launch, random delays included
 
 // Forms of the kernel: random delays; stamps of the clock; weights packed in the order that a block reads them, and
-// then asked for into L2 ahead of the ring; products of two slots on their way in place of one.
-enum Form : int { kPlain = 0, kStress = 1, kStamps = 2, kPacked = 4, kDeep = 8 };
+// then asked for into L2 ahead of the ring; products of two slots on their way in place of one; parts
+// of a block's own tokens laid where the others' come, and no rows of tokens that do not exist; no weights
+// at all, for the time of what is left.
+enum Form : int { kPlain = 0, kStress = 1, kStamps = 2, kPacked = 4, kDeep = 8, kFewer = 16, kDry = 32 };
 
 struct ChainArgs {
   TensorMap o, o_tail, up, down, down_tail, qkv;  // weights of all layers, one under another
@@ -168,6 +170,12 @@ struct Block {
           const bool up = i >= 4 && i < 20, cuts = i < 4 || (i >= 20 && i < 28);
           if ((up && !ups) || (!up && !cuts && !qkvs)) continue;
           const int bytes = cuts && tail ? kTailColumns * 128 : kSlotBytes;
+          if constexpr ((kForm & kDry) != 0) {
+            wait(empty + 8 * slot, parity);
+            ptx::mbarrier_arrive(full + 8 * slot);
+            advance();
+            continue;
+          }
           next(bytes);
           bulk_load(ring + slot * kSlotBytes, from, bytes, full + 8 * slot, policy);
           if (ahead > 0 && from + ahead < end)
@@ -306,12 +314,19 @@ struct Block {
   /// The sums of 50 x 72 to the blocks that finish their tokens; then this block's 7 tokens, with r, to `out`.
   __device__ __forceinline__ void finish_cut(float (&d)[36], int m, uint8_t* out, const float (&r)[4]) const {
     const int l = m / 2, site = m % 2 * 8;
-    if (tid == 0) ptx::mbarrier_expect(parts_full, kAllBytes);
+    constexpr bool kFew = (kForm & kFewer) != 0;
+    const auto bytes_of = [](int of) {
+      return kFew ? min(kTokensOfRank, kTokens - of * kTokensOfRank) * kRowBytes : kPartBytes;
+    };
+    if (tid == 0) ptx::mbarrier_expect(parts_full, (kFew ? kCluster - 1 : kCluster) * bytes_of(rank));
     delay(l, 6 + m % 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int token = warp * 16 + lane / 4 + h * 8;
-      const uint32_t to = x + kStagedAt + token * kRowBytes + lane % 4 * 8;
+      const uint32_t to =
+          (kFew && token / kTokensOfRank == rank ? parts + rank * kPartBytes + token % kTokensOfRank * kRowBytes
+                                                 : x + kStagedAt + token * kRowBytes) +
+          lane % 4 * 8;
       if (token < 56)
 #pragma unroll
         for (int j = 0; j < 9; ++j)
@@ -323,9 +338,11 @@ struct Block {
     ptx::named_barrier<128>(1);
     if (ptx::elect_lane())
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + (warp + 4 * i) * kPartBytes, kPartBytes, parts_full,
-                         warp + 4 * i);
+      for (int i = 0; i < 2; ++i) {
+        const int to = warp + 4 * i;
+        if (!kFew || to != rank)
+          ptx::remote_copy(parts + rank * kPartBytes, x + kStagedAt + to * kPartBytes, bytes_of(to), parts_full, to);
+      }
     stamp(l, site + 3);
     at_place(l * 32 + site + 3);
     wait(parts_full, m & 1);
