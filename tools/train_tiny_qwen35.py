@@ -24,25 +24,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from hybrid.model import Hybrid, config, fp4, narrow, on_grid, parameters  # noqa: E402
+from hybrid.recall import drawn  # noqa: E402
 
 from vivace.demo.weights import pack  # noqa: E402
 
-NAMES = "Aaron Abel Adah Amos Anna Asher Boaz Caleb Dan David Deborah Dinah Eli Enoch Esther Ezra Gad Hannah Isaac Jacob Jesse Joel Jonah Joshua Judah Laban Leah Levi Lot Miriam Naomi Noah Rachel Ruth Sarah Saul Seth Tamar".split()
-THINGS = "apples camels coins doves figs goats jars lambs lamps loaves oxen pearls robes sheep stones swords tents vines".split()
 END = "<|endoftext|>"
 MTP = 0.3       # of its loss beside the model's
-RECALL = 0.3    # of the sequences
+RECALL = 0.5    # of the sequences
 ROUNDED = 0.75  # of the steps are done when matrices begin to act as FP4
-
-
-def recall(r, words):
-    """A sequence that says facts, goes on with something else, and asks for each; its text and answers."""
-    who = r.sample(NAMES, r.randint(2, 6))
-    facts = [(n, r.randint(10, 99), r.choice(THINGS)) for n in who]
-    said = [f"{n} has {count} {thing}." for n, count, thing in facts]
-    r.shuffle(facts)
-    asked = [f"{n} has {count} {thing}." for n, count, thing in facts]
-    return " ".join(said) + "\n" + r.choice(words) + "\nRecall: " + " ".join(asked)
 
 
 def tokenizer_of(text, lines, vocab):
@@ -61,7 +50,7 @@ class Data:
         whole = [i for e in tokenizer.encode_batch(text) for i in [*e.ids, end]]
         self.ids = torch.tensor(whole * (1 + (T + 2) // len(whole)), device=device)
         short = [line for line in text if len(line) < 2 * T] or [line[:2 * T] for line in text]
-        rows = [(e.ids + [end] * (T + 2))[:T + 2] for e in tokenizer.encode_batch([recall(r, short) for _ in range(20000 if T > 64 else 200)])]
+        rows = [(e.ids + [end] * (T + 2))[:T + 2] for e in tokenizer.encode_batch(["".join(drawn(r, short)) for _ in range(20000 if T > 64 else 200)])]
         self.recalls = torch.tensor(rows, device=device)
 
     def draw(self, B, share=RECALL):
@@ -125,7 +114,8 @@ def checked(folder, c, p, rows):
 
     from vivace import _core
 
-    kept = {n: (on_grid(w) if narrow(n, w.shape) else w.to(torch.float8_e4m3fn) if "embed" in n else w).to(torch.bfloat16).float().detach().cpu() for n, w in p.items()}
+    here = {n: w.detach().cpu() for n, w in p.items()}  # as save() has them: another device may divide otherwise, and choose other codes
+    kept = {n: (on_grid(w) if narrow(n, w.shape) else w.to(torch.float8_e4m3fn) if "embed" in n else w).to(torch.bfloat16).float() for n, w in here.items()}
     ids = rows[0, :64].cpu()
     with torch.no_grad():
         model = Hybrid(c, kept)
@@ -144,16 +134,16 @@ def main() -> int:
     a.add_argument("--out", type=Path, required=True)
     a.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a.add_argument("--small", action="store_true", help="a model of 0.2 M weights and short sequences")
-    a.add_argument("--steps", type=int, default=2400)
+    a.add_argument("--steps", type=int, default=6000)
     a.add_argument("--minutes", type=float, default=7.0, help="of training; the rate falls to zero with whichever ends first")
-    a.add_argument("--batch", type=int, default=192)
+    a.add_argument("--batch", type=int, default=96)
     a.add_argument("--rate", type=float, default=2e-3)
     args = a.parse_args()
     torch.manual_seed(0)
     text = [line for f in args.text for line in f.read_text(errors="strict").splitlines() if line.strip()]
     c, T = (config(64, 4, 96, 512, 2, 1, 32, 2, 4, 16), 48) if args.small else (config(), 256)
     r = random.Random(1)
-    tokenizer = tokenizer_of(text, [recall(r, text[:200]) for _ in range(2000)], c["vocab_size"])
+    tokenizer = tokenizer_of(text, ["".join(drawn(r, text[:200])) for _ in range(2000)], c["vocab_size"])
     c["vocab_size"] = -(-tokenizer.get_vocab_size() // 16) * 16
     B = 4 if args.small else args.batch
     data, p = Data(text, tokenizer, T, args.device), parameters(c, args.device)

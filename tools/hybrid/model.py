@@ -159,6 +159,22 @@ class Hybrid:
         return self.logits(self.norm(self.layer(self.product(both, "mtp.fc"), "mtp.layers.0."), "mtp.norm"))
 
 
+def unit_inverse(below):
+    """The inverse of 1 + below, of matrices [..., n, n] that are zero from the diagonal up: halves of halves, and 16 by products of powers, which
+    are exact and cannot grow far. Many small triangular systems are slow on a GPU."""
+    n = below.shape[-1]
+    if n <= 16:
+        power, out = -below, torch.eye(n, device=below.device) - below
+        for _ in range(3):
+            power = power @ power
+            out = out + out @ power
+        return out
+    h = n // 2
+    first, second = unit_inverse(torch.stack([below[..., :h, :h], below[..., h:, h:]]))
+    corner = -second @ (below[..., h:, :h] @ first)
+    return torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([corner, second], -1)], -2)
+
+
 def delta_rule(q, k, v, decay, beta):
     """The gated delta rule of [B, H, T, D] in f32, chunk by chunk from a state of zeros: in each a triangular system, between them the state."""
     T = q.shape[2]
@@ -167,14 +183,13 @@ def delta_rule(q, k, v, decay, beta):
     decay, beta = F.pad(decay, (0, pad)), F.pad(beta, (0, pad))
     state, out = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), []
     below = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
-    eye = torch.eye(CHUNK, device=q.device)
     for at in range(0, T + pad, CHUNK):
         Q, K, V, g, b = (t[:, :, at:at + CHUNK] for t in (q, k, v, decay, beta))
         G = g.cumsum(-1)
         kept = torch.exp((G[..., :, None] - G[..., None, :]).masked_fill(~below, -torch.inf))  # of what token i wrote, at token t
         system = b[..., None] * kept * (K @ K.mT)
         wanted = b[..., None] * (V - G.exp()[..., None] * (K @ state))
-        written = torch.linalg.solve_triangular(system.tril(-1) + eye, wanted, upper=False, unitriangular=True)
+        written = unit_inverse(system.tril(-1)) @ wanted
         out.append(G.exp()[..., None] * (Q @ state) + (kept * (Q @ K.mT)) @ written)
         left = torch.exp(G[..., -1:] - G)
         state = G[..., -1].exp()[..., None, None] * state + (K * left[..., None]).mT @ written

@@ -78,8 +78,9 @@ struct GemmWeightOnlyGpu {
   /// Whether each row of W has a row of scales that starts at 16 bytes, as a step's part of it does.
   static bool straight(const kernels::GemmArgs& a, const Policy& form) {
     const int bytes = form.scale_bytes(a.w_dtype);
-    return form.tma_steps > 0 && a.block_rows == 1 && bytes > 0 && bytes % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(a.w_block_scale) % 16 == 0 && a.block_stride * info(a.scale_dtype).bytes % 16 == 0;
+    const int64_t pitch = a.block_stride * info(a.scale_dtype).bytes;
+    return form.tma_steps > 0 && a.block_rows == 1 && bytes > 0 && bytes % 16 == 0 && pitch % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(a.w_block_scale) % 16 == 0;
   }
 
   /// A row of the table for these operands: `form` says all that does not come from the row.

@@ -173,8 +173,8 @@ struct WeightOnlyTile {
                                                                a.block_stride * info(P.scale).bytes,
                                                                info(P.scale).bytes, scales_straight);
     if constexpr (P.zeros)
-      load_side<kZeroAt, P.zero_bytes(W), P.side_chunks(P.zero_bytes(W))>(slot, i, row0, a.w_block_zero, a.zero_stride, 1,
-                                                                         zeros_straight);
+      load_side<kZeroAt, P.zero_bytes(W), P.side_chunks(P.zero_bytes(W))>(slot, i, row0, a.w_block_zero, a.zero_stride,
+                                                                          1, zeros_straight);
   }
   /// Whether each row of W has a row of its own of an array beside it, which starts at 16 bytes.
   __device__ __forceinline__ bool straight(const void* array, int64_t pitch_bytes) const {

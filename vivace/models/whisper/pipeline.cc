@@ -59,6 +59,7 @@ class GraphBuilder {
       VV_TRY(point());
       VV_TRY(op_.norm(hidden, layer_norm(l.attn_norm), {normed}));
       VV_TRY(op_.linear({normed}, l.qkv, qkv));
+      VV_TRY(point());  // of eight windows attention alone takes what an urgent call may wait for
       VV_TRY(rec_(ops::attention,
                   {{"q", x.q},
                    {"k", blocks(x.k, c_.source)},
@@ -67,6 +68,7 @@ class GraphBuilder {
                    {"out", attended},
                    {"rows", op_.rows}},
                   {{"mask", "full"}}));
+      VV_TRY(point());
       VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.o, hidden, {.residual = hidden}));
       VV_TRY(point());
       VV_TRY(op_.norm(hidden, layer_norm(l.mlp_norm), {normed}));
