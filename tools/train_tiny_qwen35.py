@@ -88,6 +88,33 @@ def measured(model, data, tokenizer, batches=4, B=64):
     return {"loss": round(loss, 4), "recalled": round(right / max(asked, 1), 4), "drafts_right": round(agree / max(all_, 1), 4)}
 
 
+class Step:
+    """A step of training: called three times, then captured and replayed, where `replay`. Launches take longer than what they launch."""
+
+    def __init__(self, learn, replay):
+        self.learn, self.calls, self.graph = learn, 0 if replay else -1, None
+
+    def __call__(self):
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.calls < 0:
+            return self.learn()
+        elif self.calls < 3:
+            self.calls += 1
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self.result = self.learn()
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.result = self.learn()
+            self.graph = graph
+            graph.replay()
+        return self.result
+
+
 def save(folder, c, p, tokenizer):
     """Returns the bytes that a repository would keep."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,6 +164,7 @@ def main() -> int:
     a.add_argument("--steps", type=int, default=6000)
     a.add_argument("--minutes", type=float, default=7.0, help="of training; the rate falls to zero with whichever ends first")
     a.add_argument("--batch", type=int, default=96)
+    a.add_argument("--no-graph", action="store_true", help="launch every step's kernels anew")
     a.add_argument("--rate", type=float, default=2e-3)
     args = a.parse_args()
     torch.manual_seed(0)
@@ -149,18 +177,27 @@ def main() -> int:
     data, p = Data(text, tokenizer, T, args.device), parameters(c, args.device)
     print(f"{sum(w.numel() for w in p.values()):,} weights, {len(data.ids):,} tokens of text, vocabulary {c['vocab_size']}", file=sys.stderr)
     matrices, vectors = [w for w in p.values() if w.ndim == 2], [w for w in p.values() if w.ndim != 2]
-    opt = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=args.rate, betas=(0.9, 0.95), fused=args.device.startswith("cuda"))
-    begin, done, step = time.monotonic(), 0.0, 0
-    while done < 1:
-        rate = args.rate * min(1, (step + 1) / 100) * max(0.02, 0.5 * (1 + math.cos(math.pi * done)))
-        for group in opt.param_groups:
-            group["lr"] = rate
-        with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device.startswith("cuda")):
-            (own, drafts), _, _ = losses(Hybrid(c, p, rounded=done >= ROUNDED), data.draw(B))
+    cuda = args.device.startswith("cuda")
+    lr = torch.tensor(args.rate, device=args.device)
+    opt = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=lr, betas=(0.9, 0.95), fused=cuda, capturable=cuda)
+    rows = data.draw(B)
+
+    def learn(rounded):
         opt.zero_grad(set_to_none=True)
+        with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=cuda, cache_enabled=False):
+            (own, drafts), _, _ = losses(Hybrid(c, p, rounded), rows)
         (own + MTP * drafts).backward()
         torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
         opt.step()
+        return own.detach(), drafts.detach()
+
+    steps = {rounded: Step(lambda rounded=rounded: learn(rounded), cuda and not args.no_graph) for rounded in (False, True)}
+    begin, done, step = time.monotonic(), 0.0, 0
+    while done < 1:
+        rounded = done >= ROUNDED
+        rows.copy_(data.draw(B))
+        lr.fill_(args.rate * min(1, (step + 1) / 100) * max(0.02, 0.5 * (1 + math.cos(math.pi * done))))
+        own, drafts = steps[rounded]()
         step += 1
         done = max(step / args.steps, (time.monotonic() - begin) / 60 / args.minutes)
         if step % 100 == 0 or done >= 1:

@@ -183,14 +183,14 @@ def delta_rule(q, k, v, decay, beta):
     decay, beta = F.pad(decay, (0, pad)), F.pad(beta, (0, pad))
     state, out = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), []
     below = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
-    for at in range(0, T + pad, CHUNK):
-        Q, K, V, g, b = (t[:, :, at:at + CHUNK] for t in (q, k, v, decay, beta))
-        G = g.cumsum(-1)
-        kept = torch.exp((G[..., :, None] - G[..., None, :]).masked_fill(~below, -torch.inf))  # of what token i wrote, at token t
-        system = b[..., None] * kept * (K @ K.mT)
-        wanted = b[..., None] * (V - G.exp()[..., None] * (K @ state))
-        written = unit_inverse(system.tril(-1)) @ wanted
-        out.append(G.exp()[..., None] * (Q @ state) + (kept * (Q @ K.mT)) @ written)
-        left = torch.exp(G[..., -1:] - G)
-        state = G[..., -1].exp()[..., None, None] * state + (K * left[..., None]).mT @ written
+    q, k, v, decay, beta = (t.unflatten(2, (-1, CHUNK)) for t in (q, k, v, decay, beta))  # what needs no state, of all chunks at once
+    G = decay.cumsum(-1)
+    kept = torch.exp((G[..., :, None] - G[..., None, :]).masked_fill(~below, -torch.inf))  # of what token i wrote, at token t
+    solved = unit_inverse((beta[..., None] * kept * (k @ k.mT)).tril(-1)) * beta[..., None, :]
+    own, carried, seen, faded = solved @ v, solved @ (G.exp()[..., None] * k), kept * (q @ k.mT), G.exp()[..., None] * q
+    left, last = torch.exp(G[..., -1:] - G)[..., None] * k, G[..., -1].exp()[..., None, None]
+    for i in range(q.shape[2]):
+        written = own[:, :, i] - carried[:, :, i] @ state
+        out.append(faded[:, :, i] @ state + seen[:, :, i] @ written)
+        state = last[:, :, i] * state + left[:, :, i].mT @ written
     return torch.cat(out, 2)[:, :, :T]
