@@ -37,6 +37,7 @@ STRUCTURED = "tests/test_structured.py -k 'lengths or beside or regex'"
 SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
 HYBRID = "tests/test_hybrid_reuse.py --timeout 120 -k 'not server'"
 MTP = "tests/test_mtp.py"
+GGUF = "tests/test_hybrid_gguf.py -k logits"
 LOOP = "tests/test_engine_loop.py --timeout 60 --timeout-method thread"
 STEPS = "tests/test_model_steps.py -k 'not many'"
 RANDOM = "tests/test_random_models.py -k 'test_models and {}'"
@@ -383,6 +384,17 @@ FAULTS = [
     ("fp8 releases: all experts have the first one's scales", "vivace/engine/weights.cc", "row / N * down + ", "", "tests/test_fp8_release.py -k reference"),
     ("FP4: a scale that divides multiplies by its reciprocal", "vivace/engine/weights.cc", "divisor > 0 ? stored / divisor : stored * whole", "stored * whole", "tests/test_nvfp4.py -k reference"),
     ("text: FP4 parts take the first one's scale", "vivace/models/decoder/weights.cc", "!alike(w.q, w.k) || ", "", "tests/test_fp4.py"),
+    ("GGUF of hybrids: value heads stay in the file's order", "vivace/models/decoder/gguf_layout.cc", "if (each == 1 || r.k_heads == 1) return {};", "if (each != 0) return {};", GGUF),
+    ("GGUF of hybrids: value heads are moved the other way", "vivace/models/decoder/gguf_layout.cc", "head % each * r.k_heads + head / each", "head % r.k_heads * each + head / r.k_heads", GGUF),
+    ("GGUF of hybrids: queries are moved in place of values", "vivace/models/decoder/gguf_layout.cc", "*t, 2 * r.k_width(), r.v_dim, order", "*t, 0, r.v_dim, order", GGUF),
+    ("GGUF of hybrids: the convolution keeps the file's order", "vivace/models/decoder/gguf_layout.cc", "{&w->conv_in, &w->conv}", "{&w->conv_in}", GGUF),
+    ("GGUF of hybrids: the gate keeps the file's order", "vivace/models/decoder/gguf_layout.cc", "w->delta_gate = source.reordered(w->delta_gate, 0, r.v_dim, order);", "", GGUF),
+    ("GGUF of hybrids: o's columns keep the file's order", "vivace/models/decoder/gguf_layout.cc", "w->o = source.reordered_columns(w->o, order);", "", GGUF),
+    ("GGUF of hybrids: the decay's bias keeps the file's order", "vivace/models/decoder/gguf_layout.cc", "&w->delta_rate, &w->delta_bias}", "&w->delta_rate}", GGUF),
+    ("GGUF of hybrids: rates are taken for their logarithms", "vivace/models/decoder/gguf_layout.cc", "std::log(-static_cast<double>(rates[i]))", "-static_cast<double>(rates[i])", GGUF),
+    ("GGUF of hybrids: decay and correction change places", "vivace/models/decoder/weights.cc", '"blk.{}.ssm_beta.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', '"blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', GGUF),
+    ("GGUF of hybrids: a draft layer's norms change places", "vivace/models/decoder/weights.cc", '"blk.{}.nextn.enorm.weight"', '"blk.{}.nextn.hnorm.weight"', "tests/test_hybrid_gguf.py -k draft_layers"),
+    ("GGUF of hybrids: a draft layer goes on from rows before the norm", "vivace/models/decoder/config.cc", "c->drafts_from_normed = true;", "c->drafts_from_normed = false;", "tests/test_hybrid_gguf.py -k draft_layers"),
     ("e4m3 rows: scales are divided by", "vivace/engine/weights.cc", "f32_of_e4m3(codes[i]) * row[i / t.shape[1]]", "f32_of_e4m3(codes[i]) / row[i / t.shape[1]]", "tests/test_e4m3_rows.py -k reference"),
     ("e4m3 rows: scales are of columns", "vivace/engine/weights.cc", "row[i / t.shape[1]]", "row[i % t.shape[1] % t.shape[0]]", "tests/test_e4m3_rows.py -k reference"),
     ("e4m3 rows: a kept matrix's scales are their reciprocals", "vivace/engine/weights.cc", "if (n == 1) std::fill_n(values, N, values[0]);", "if (n == 1) std::fill_n(values, N, values[0]);\n  if (keep_e4m3_) for (int64_t i = 0; i < N; ++i) values[i] = 1 / values[i];", "tests/test_e4m3_rows.py -k codes"),

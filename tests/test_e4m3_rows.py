@@ -8,9 +8,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
-from tests.random_models.e4m3 import LAYOUTS, SCHEMES, quantized, values_of
+from tests import test_nvfp4
+from tests.random_models.e4m3 import EIGHT, LAYOUTS, SCHEMES, quantized, values_of
 from tests.reference.decoder_numpy import Decoder
-from tests.test_fp4 import rewrite
+from tests.test_fp4 import read, rewrite
 from tests.test_model_steps import FIXTURES, IDS, decode, load, open_core, prefill
 from tests.test_nvfp4 import apart
 from vivace import cli
@@ -78,6 +79,30 @@ def test_codes_err_less_than_their_values_in_bf16(tmp_path, name, layout):
     assert errors[0] <= 1.1 * errors[1], errors
 
 
+MIXED = {"quant_method": "compressed-tensors", "format": "mixed-precision",
+         "config_groups": {"group_0": {"format": "float-quantized", "weights": EIGHT | {"strategy": "channel"}}, "group_1": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}
+
+
+@pytest.mark.parametrize("name", ["llama_untied", "qwen35"])
+def test_both_formats_in_one_folder(tmp_path, name):
+    """MLPs in FP4, the others in e4m3, as groups with formats of their own say."""
+    e4m3, values, _ = folders(tmp_path, name, "compressed channel", less=lambda k: ".mlp." in k)
+    tensors, config = read(values / "model.safetensors"), json.loads((e4m3 / "config.json").read_text()) | {"quantization_config": MIXED}
+    held = read(e4m3 / "model.safetensors")
+    for k in [k for k in held if ".mlp." in k]:
+        codes, block = test_nvfp4.quantized(held.pop(k).astype(np.float32), np.float32(2**-9))
+        held |= {k + "_packed": codes, k + "_scale": block, k + "_global_scale": np.array([2**9], np.float32)}
+        tensors[k] = test_nvfp4.values_of(codes, block.astype(np.float32) / np.float32(2**9)).astype(ml_dtypes.bfloat16)
+    save_file(held, e4m3 / "model.safetensors")
+    save_file(tensors, values / "model.safetensors")
+    (e4m3 / "config.json").write_text(json.dumps(config))
+    for precision in ("f32", "bf16"):
+        got, want = (decode(open_core(p, precision, max_batch=32), IDS[:40], 32) for p in (e4m3, values))
+        np.testing.assert_array_equal(got, want)
+    with load(e4m3, "native") as model:
+        assert {k: v for k, v in model.report()["forms"]["layers"].items() if k in ("qkv", "o", "gate_up", "down")} == {"qkv": "e4m3", "o": "e4m3", "gate_up": "e2m1", "down": "e2m1"}
+
+
 def test_what_was_done_is_said(tmp_path, capsys):
     """Parts of one product of which one is bf16 become 16 bits; so do routers and experts."""
     e4m3, _, _ = folders(tmp_path / "a", "qwen3", "compressed tensor", less=lambda k: k == Q)
@@ -139,7 +164,8 @@ def weights(**what):
     (weights(strategy="group", group_size=128), "strategy 'group'"), (weights(strategy="block", block_structure=[64, 128]), r"a block of \[128, 128\]"), (weights(strategy="block"), "strategy 'block'"),
     (SCHEMES["compressed channel"] | {"transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}, "transforms are not served"),
     ({"quant_method": "fp8", "fmt": "e5m2"}, "are served, got quant_method 'fp8'"), ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "quant_algo 'FP8_PB_WO'"),
-    ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "format 'int-quantized'")])
+    ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "format 'int-quantized'"),
+    ({"quant_method": "compressed-tensors", "format": "mixed-precision"}, "format 'mixed-precision'"), ({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {"group_0": {"format": "pack-quantized", "weights": EIGHT}}}, "format 'pack-quantized' is not served")])
 def test_other_schemes_are_refused_by_name(tmp_path, scheme, match):
     e4m3, _, _ = folders(tmp_path, "llama_untied", "compressed channel")
     config = json.loads((e4m3 / "config.json").read_text()) | {"quantization_config": scheme}

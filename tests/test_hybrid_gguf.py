@@ -12,6 +12,7 @@ from tokenizers import Regex, pre_tokenizers
 import vivace
 from tests.random_models import text
 from tests.test_model_steps import IDS, decode, load, open_core, prefill
+from tests.test_mtp import core_of as draft_core, fed, last
 from vivace.convert import convert
 from vivace.tokenizer_rules import QWEN35
 
@@ -21,6 +22,7 @@ PARTS = {"linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_g
          "self_attn.k_norm": "attn_k_norm", "self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+DRAFT = {"mtp.fc.weight": "eh_proj", "mtp.pre_fc_norm_embedding.weight": "enorm", "mtp.pre_fc_norm_hidden.weight": "hnorm", "mtp.norm.weight": "shared_head_norm"}
 WHOLE = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
 SOME = IDS[:40]
 
@@ -44,8 +46,12 @@ def laid_out(case, weights, fused=False):
     n, out = case["linear"], {}
     heads, keys = (n["k_heads"], n["v_heads"] // n["k_heads"]), 2 * n["k_heads"] * n["k_dim"]
     for name, w in weights.items():
-        if name.endswith("norm.weight") and "linear_attn" not in name:
+        if (name.endswith("norm.weight") and "linear_attn" not in name) or "_norm_" in name:
             w = w + 1
+        if name in DRAFT:
+            out[f"blk.{case['layers']}.nextn.{DRAFT[name]}.weight"] = w
+            continue
+        name = name.replace("mtp.layers.0.", f"model.layers.{case['layers']}.")
         if name in WHOLE:
             out[WHOLE[name]] = w
             continue
@@ -104,8 +110,13 @@ def write_gguf(path, case, tensors, quantized=None, **changed):
 
 
 def pair(tmp_path, case, change=None, **options):
-    """(a GGUF file, the hub folder of the same model). `change` takes the file's tensors."""
-    weights = text.weights(case)
+    """(a GGUF file, the hub folder of the same model). `change` takes the file's tensors. `drafts`: with a draft layer."""
+    weights, drafts = text.weights(case), options.pop("drafts", False)
+    if drafts:
+        rng, H, of = np.random.default_rng(4), case["hidden"], f"model.layers.{case['layers'] - 1}."  # which attends
+        weights |= {k.replace(of, "mtp.layers.0."): (rng.standard_normal(w.shape) * w.std()).astype(np.float32) for k, w in list(weights.items()) if k.startswith(of)}
+        weights |= {k: (0.2 * rng.standard_normal(H) if "norm" in k else rng.standard_normal((H, 2 * H)) / np.sqrt(2 * H)).astype(np.float32) for k in DRAFT}
+        options = {"block_count": case["layers"] + 1, "nextn_predict_layers": 1} | options
     tensors = laid_out(case, weights, options.pop("fused", False))
     if change:
         change(tensors)
@@ -115,7 +126,7 @@ def pair(tmp_path, case, change=None, **options):
             weights[name] = np.log(np.exp(w).astype(np.float64)).astype(np.float32)
     folder = tmp_path / "hub"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(text.config(case)))
+    (folder / "config.json").write_text(json.dumps(text.config(case) | ({"mtp_num_hidden_layers": 1} if drafts else {})))
     save_file(weights, folder / "model.safetensors")
     return file, folder
 
@@ -182,14 +193,34 @@ def test_the_split_that_files_name_qwen35():
     assert [w for w, _ in split.pre_tokenize_str("ne\u0301e 12 x\u0301!")] == ["ne\u0301e", " ", "1", "2", " x\u0301", "!"]
 
 
-def test_draft_layers_are_not_read(tmp_path):
-    case = drawn("qwen3_5_text")
-    more = {f"blk.{case['layers']}.nextn.{n}.weight": np.ones((4, 4), np.float32) for n in ("eh_proj", "enorm")}
-    file, folder = pair(tmp_path, case, lambda t: t.update(more), block_count=case["layers"] + 1, nextn_predict_layers=1)
+@pytest.mark.parametrize("family, options", [("qwen3_5_text", {}), ("qwen3_5_moe_text", {}), ("qwen3_5_moe_text", {"fused": True})])
+def test_draft_layers(tmp_path, family, options):
+    """The block behind the others: guesses of the hub folder's `mtp.*`, bit for bit, whole and in pieces; without `mtp` they are not read."""
+    case = drawn(family)
+    file, folder = pair(tmp_path, case, drafts=True, **options)
     with load(file) as model:
-        assert model.report()["unread_tensors"] == {f"blk.{case['layers']}.*": 2} and model.report()["layers"] == case["layers"]
-    np.testing.assert_array_equal(*(decode(open_core(p, max_batch=32), SOME, 32) for p in (file, folder)))
-    with pytest.raises(vivace.UnsupportedError, match="mtp: draft layers of GGUF files are not served"):
+        assert model.report()["unread_tensors"].keys() == {f"blk.{case['layers']}.*"} and model.report()["layers"] == case["layers"]
+    for precision in ("f32", "bf16"):
+        logits = []
+        for path in (file, folder):
+            core = draft_core(path, context=128, precision=precision, kv_dtype="auto" if precision == "bf16" else "f32")
+            ids = [t % case["vocab"] for t in IDS[:30]]
+            ids.append(fed(core, ids, 2))
+            guesses = core.draft([(ids[p + 1], p, 2, p == 29) for p in range(30)], 3)
+            logits.append((guesses, last(core)))
+            assert not json.loads(dict(core.report())["unread_tensors"])
+        assert logits[0][0] == logits[1][0]
+        np.testing.assert_array_equal(logits[0][1], logits[1][1])
+
+
+@pytest.mark.parametrize("change, more, error, match", [
+    (lambda t: t.pop("blk.3.nextn.hnorm.weight"), {}, vivace.NotFoundError, "blk.3.nextn.hnorm.weight is missing"), (lambda t: t.pop("blk.3.nextn.eh_proj.weight"), {}, vivace.NotFoundError, "no draft layer .*blk.3.nextn.eh_proj.weight"),
+    (lambda t: t.update({"blk.3.nextn.eh_proj.weight": t["blk.3.nextn.eh_proj.weight"][:, 1:]}), {}, vivace.InvalidShapeError, "blk.3.nextn.eh_proj.weight: wanted"),
+    (lambda t: t.update({"blk.3.nextn.embed_tokens.weight": np.ones((193, 64), np.float32)}), {}, vivace.UnsupportedError, "a table of its own is not served"),
+    (None, {"block_count": 5, "nextn_predict_layers": 2}, vivace.UnsupportedError, "nextn_predict_layers: one draft layer is served, got 2"), (None, {"block_count": 3, "nextn_predict_layers": 0}, vivace.NotFoundError, "no draft layer")])
+def test_bad_draft_layers(tmp_path, change, more, error, match):
+    file, _ = pair(tmp_path, drawn("qwen3_5_text"), change, drafts=True, **more)
+    with pytest.raises(error, match=match):
         load(file, mtp=1, max_batch=4)
 
 

@@ -437,15 +437,34 @@ Status check(const DecoderConfig& c) {
 
 }  // namespace
 
+/// A file's draft layer is the block behind the others, and goes on from rows behind the final norm.
+Status read_gguf_drafts(const Checkpoint& checkpoint, bool synthetic, DecoderConfig* c) {
+  const Metadata& meta = checkpoint.metadata();
+  VV_ASSIGN(const std::string_view arch, meta.get_string("general.architecture"));
+  int64_t layers = 0;
+  VV_TRY(Gguf(meta, arch).maybe("nextn_predict_layers", &layers));
+  const std::string block = strf("blk.%ld.nextn.", static_cast<long>(c->layers));
+  if (layers == 0 || (!synthetic && checkpoint.find(block + "eh_proj.weight") == nullptr))
+    return Status(Code::kNotFound,
+                  "mtp: the file has no draft layer (" + block + "eh_proj.weight); leave it out, or convert with it");
+  if (layers != 1)
+    return Status(Code::kUnsupported,
+                  strf("nextn_predict_layers: one draft layer is served, got %ld", static_cast<long>(layers)));
+  for (const char* own : {"embed_tokens.weight", "shared_head_head.weight"})
+    if (checkpoint.find(block + own) != nullptr)
+      return Status(Code::kUnsupported,
+                    "mtp: " + block + own + ": a draft layer with a table of its own is not served; leave mtp out");
+  c->drafts_from_normed = true;
+  c->drafts = true;
+  return {};
+}
+
 Status read_drafts(const Checkpoint& checkpoint, bool synthetic, DecoderConfig* c) {
   if (!c->has(kRecurrent))
     return Status(Code::kUnsupported, strf("mtp: draft layers of %s are not served; leave it out, or give draft= to "
                                            "generate",
                                            c->family->name));
-  if (checkpoint.format() == engine::Format::gguf)
-    return Status(Code::kUnsupported,
-                  "mtp: draft layers of GGUF files are not served; load the folder with config.json and safetensors, "
-                  "or leave it out");
+  if (checkpoint.format() == engine::Format::gguf) return read_gguf_drafts(checkpoint, synthetic, c);
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
   const JsonValue whole = json.root();
   VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));

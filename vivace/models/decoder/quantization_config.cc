@@ -51,11 +51,18 @@ Status check_eight(const JsonValue& weights) {
 }
 
 bool is_eight(std::string_view format) { return format == "float-quantized" || format == "naive-quantized"; }
+bool is_four(std::string_view format) { return format == "nvfp4-pack-quantized"; }
 
-Status check_groups(const JsonValue& groups, bool fp4) {
-  for (const JsonValue group : groups)
-    if (const auto weights = group.find("weights"); weights && weights->is_object())
-      VV_TRY(fp4 ? check_group(*weights) : check_eight(*weights));
+/// `format`: of groups that do not say theirs.
+Status check_groups(const JsonValue& groups, std::string_view format) {
+  for (const JsonValue group : groups) {
+    const auto weights = group.find("weights");
+    if (!weights || !weights->is_object()) continue;
+    VV_ASSIGN(const std::string_view own, group.get_string("format", format));
+    if (!is_eight(own) && !is_four(own))
+      return group.error(Code::kUnsupported, "format '" + std::string(own) + "' is not served; use a bf16 checkpoint");
+    VV_TRY(is_four(own) ? check_group(*weights) : check_eight(*weights));
+  }
   return {};
 }
 
@@ -84,14 +91,17 @@ Status check_quantization(const JsonValue& q) {
   const bool grouped = groups && !groups->is_null() && groups->size() > 0;
   if (compressed && format == "dense" && !grouped && cache && cache->is_object()) return {};
   if (modelopt && (algorithm == "FP8" || algorithm == "FP8_PER_CHANNEL_PER_TOKEN")) return {};
-  const bool fp4 = (modelopt && algorithm == "NVFP4") || (compressed && format == "nvfp4-pack-quantized");
-  if (fp4) VV_TRY(check_group(q));
-  if (fp4 || (compressed && is_eight(format))) return grouped ? check_groups(*groups, fp4) : Status();
+  if (modelopt && algorithm == "NVFP4") {
+    VV_TRY(check_group(q));
+    return grouped ? check_groups(*groups, "nvfp4-pack-quantized") : Status();
+  }
+  if (compressed && (is_eight(format) || is_four(format) || (format == "mixed-precision" && grouped)))
+    return grouped ? check_groups(*groups, format) : Status();
   return Status(Code::kUnsupported,
                 "config.json: quantization_config: only fp8 (also with weight_block_size [128, 128]), fbgemm_fp8, "
                 "modelopt's FP8, FP8_PER_CHANNEL_PER_TOKEN and NVFP4, and compressed-tensors' float-quantized, "
-                "naive-quantized, nvfp4-pack-quantized and dense with a kv_cache_scheme alone are served, got "
-                "quant_method '" +
+                "naive-quantized, nvfp4-pack-quantized, mixed-precision of these and dense with a kv_cache_scheme "
+                "alone are served, got quant_method '" +
                     std::string(method) + "', quant_algo '" + std::string(algorithm) + "', format '" +
                     std::string(format) + "'; use a GGUF file");
 }

@@ -159,10 +159,10 @@ constexpr Rule<W> kHead = {&W::head, "output.weight", "lm_head.weight", vocab, h
 
 using D = DraftWeights;
 constexpr Rule<D> kDraft[] = {
-    {&D::embed_norm, "", "mtp.pre_fc_norm_embedding.weight", hidden, nullptr},
-    {&D::hidden_norm, "", "mtp.pre_fc_norm_hidden.weight", hidden, nullptr},
-    {&D::fc, "", "mtp.fc.weight", hidden, both_hidden},
-    {&D::norm, "", "mtp.norm.weight", hidden, nullptr},
+    {&D::embed_norm, "blk.{}.nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight", hidden, nullptr},
+    {&D::hidden_norm, "blk.{}.nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight", hidden, nullptr},
+    {&D::fc, "blk.{}.nextn.eh_proj.weight", "mtp.fc.weight", hidden, both_hidden},
+    {&D::norm, "blk.{}.nextn.shared_head_norm.weight", "mtp.norm.weight", hidden, nullptr},
 };
 constexpr std::string_view kLayerPrefix = "model.layers.{}.", kDraftPrefix = "mtp.layers.0.";
 
@@ -257,8 +257,10 @@ void upcast_draft(const engine::WeightSource& source, DraftWeights& d) {
 /// Its layer is number config.layers, which no list of kinds of layers has: one that attends.
 Status load_draft(const engine::WeightSource& source, const DecoderConfig& config, DraftWeights* weights) {
   const auto number = static_cast<int>(config.layers);
-  const bool fused = config.has(kFusedExperts) && !source.synthetic() &&
-                     source.checkpoint().find("mtp.layers.0.mlp.experts.gate_up_proj") != nullptr;
+  const std::string experts = source.checkpoint().format() == engine::Format::gguf
+                                  ? strf("blk.%d.ffn_gate_up_exps.weight", number)
+                                  : "mtp.layers.0.mlp.experts.gate_up_proj";
+  const bool fused = config.has(kFusedExperts) && !source.synthetic() && source.checkpoint().find(experts) != nullptr;
   for (const auto& rule : kDraft) VV_TRY(load(source, config, rule, number, weights));
   for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, number, &weights->layer, fused));
   if (fused) split_experts(config, weights->layer);
