@@ -1,0 +1,620 @@
+// One decode step of one token as one persistent kernel: all layers and the head, a thread block an SM.
+//
+// Warps 0..7 consume, warp 8 produces: it copies the block's weights and cached keys and values into the ring in program
+// order and never waits for an activation. Activations pass between blocks as self-validating words (exchange.cuh); there
+// is no barrier of the grid. K of a product is cut over the warps in units of 64, and a warp polls only the words of its
+// own units, so nothing but the sums of a product meets at a barrier of the block.
+//
+// What a buffer of words held is read by everyone before it is written again two layers later: every block takes part in
+// gate and up, which needs all of the row behind o, which needs every block's part of it, and so on around the layer.
+#pragma once
+#include <cuda_bf16.h>
+
+#include "models.cuh"
+#include "ring.cuh"
+
+namespace lab {
+
+constexpr int kConsumers = 256, kThreads = kConsumers + 32, kWarps = 8;
+constexpr int kKeys = 64;      // keys of a block: 8 a warp
+constexpr int kSplits = 16;    // blocks of a kv head
+constexpr int kRows = 128;     // rows of a product between two barriers
+constexpr int kMergeColumns = 16;
+constexpr float kNoScore = -1e30f;
+
+struct Step {
+  const __nv_bfloat16 *qkv, *o, *gate_up, *down;     // [layers, n, k]; gate and up in turn
+  const __nv_bfloat16 *norms, *final_norm, *qk_norms;  // [layers, 2, d], [d], [layers, 2, head]
+  const __nv_bfloat16 *embedding, *head;             // [vocab, d]
+  __nv_bfloat16* cache;                              // [layers, 2, kv heads, context, head]
+  const float *cosine, *sine;                        // [head / 2] of this position
+  uint32_t* words;                                   // [copies, 2, Words<M>::kAll]
+  float *logits, *trace;                             // [vocab]; [layers, d] or null
+  float* best;                                       // [blocks]: largest logit of a block
+  int* best_index;                                   // [blocks]
+  long long* stamps;                                 // [layers, kStamps] of block stamp_cta, or null
+  Stuck* stuck;
+  int token, position, context, copies, stamp_cta;
+  uint32_t turn;         // turn of layer 0; a step takes `layers` turns
+  uint32_t delay, plant;  // stress: seed of random delays; number of a planted fault
+  int same_layer;        // 1: every layer reads the weights of layer 0
+};
+
+constexpr int kStamps = 22;
+
+template <class M>
+struct Words {
+  static constexpr int round(int n) { return (n + 31) / 32 * 32; }
+  static constexpr int kQ = M::kHeads * M::kHead, kKv = M::kKvHeads * M::kHead;
+  static constexpr int kX = 0, kMid = kX + round(M::kD), kHidden = kMid + round(M::kD), kAttended = kHidden + round(M::kFfn);
+  static constexpr int kQkv = kAttended + round(kQ), kPart = kQkv + round(kQ + 2 * kKv);
+  static constexpr int kMass = kPart + round(kSplits * kQ), kAll = kMass + round(kSplits * M::kHeads);
+};
+
+template <class M>
+struct Shared {
+  static constexpr int kSlotBytes = M::kSlotBytes;
+  static constexpr int kWide = M::kFfn > Words<M>::kQ ? M::kFfn : Words<M>::kQ;
+  static constexpr int kGroup = M::kHeads / M::kKvHeads;
+  static constexpr int kX = 0;                                        // bf16 row of a product
+  static constexpr int kSums = kX + (kWide > M::kD ? kWide : M::kD) * 2;  // [2, 8 warps, kRows]
+  static constexpr int kSquares = kSums + 2 * kWarps * kRows * 4;     // [2, 8]
+  static constexpr int kQuery = kSquares + 64;                        // [8 warps, group, head] bf16
+  static constexpr int kNewKey = kQuery + kWarps * kGroup * M::kHead * 2;
+  static constexpr int kNewValue = kNewKey + M::kHead * 2;
+  static constexpr int kWeights = kNewValue + M::kHead * 2;           // [8 warps, 8 keys, 4 heads]
+  static constexpr int kParts = kWeights + kWarps * 8 * 16;           // [8 warps, group, head] f32
+  static constexpr int kMaxima = kParts + kWarps * kGroup * M::kHead * 4;  // [8 warps, 4]
+  static constexpr int kMasses = kMaxima + kWarps * 16;
+  static constexpr int kBest = kMasses + kWarps * 16;                 // [4] values, [4] indices
+  static constexpr int kBarriers = kBest + 32;
+  static constexpr int kRing = (kBarriers + 512 + 127) / 128 * 128;
+  static constexpr int kSlots = (232448 - kRing) / kSlotBytes < 32 ? (232448 - kRing) / kSlotBytes : 32;
+  static constexpr int kBytes = kRing + kSlots * kSlotBytes;
+};
+
+/// Rows of `n` that a block has: the first blocks have one more.
+struct Rows {
+  int first, count;
+  __device__ __forceinline__ explicit Rows(int n) {
+    const int blocks = gridDim.x, me = blockIdx.x, each = n / blocks, more = n % blocks;
+    first = me * each + min(me, more);
+    count = each + (me < more);
+  }
+};
+
+/// Stress: sometimes a wait of up to 8 us.
+__device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t point) {
+  if (seed == 0) return;
+  uint32_t h = seed * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (layer * 19349663u) ^ (point * 83492791u) ^ (threadIdx.x / 32 * 2654435761u);
+  h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
+  if (h & 7) return;
+  const long long until = clock64() + ((h >> 8) & 0x3fff);
+  while (clock64() < until) {
+  }
+}
+
+__device__ __forceinline__ uint32_t pair_of(float a, float b) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+__device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+/// The words of a row of kK that a warp polls: units warp, warp + 8, ... of 64; half a warp a unit, four words a lane.
+template <int kK>
+struct Units {
+  static constexpr int kCount = kK / 64, kLoads = ((kCount + kWarps - 1) / kWarps + 1) / 2;
+  __device__ static __forceinline__ int unit(int j) { return threadIdx.x / 32 + kWarps * (2 * j + threadIdx.x % 32 / 16); }
+  __device__ static __forceinline__ int at(int j) { return unit(j) * 64 + threadIdx.x % 16 * 4; }
+  __device__ static __forceinline__ bool mine(int j) { return unit(j) < kCount; }
+};
+
+/// Waits for this warp's words of a row and leaves them, times `gain` if kNorm, as bf16 in `x`. Returns the squares' sum.
+template <int kK, bool kNorm, int kLoads = Units<kK>::kLoads>
+__device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, const uint2 (&gain)[kLoads], uint32_t x, bool wait,
+                                          Stuck* stuck, uint32_t where, uint32_t layer) {
+  using U = Units<kK>;
+  uint4 v[U::kLoads];
+  int offset[U::kLoads];
+  uint32_t wanted = 0;
+#pragma unroll
+  for (int j = 0; j < U::kLoads; ++j) offset[j] = U::at(j), wanted |= U::mine(j) ? 1u << j : 0;
+  wait_words(v, from, offset, wanted, tag, wait, stuck, where, layer);
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < U::kLoads; ++j) {
+    float a = value_of(v[j].x), b = value_of(v[j].y), c = value_of(v[j].z), d = value_of(v[j].w);
+    if (kNorm) {
+      squares += a * a + b * b + c * c + d * d;
+      a *= low_of(gain[j].x), b *= high_of(gain[j].x), c *= low_of(gain[j].y), d *= high_of(gain[j].y);
+    }
+    if (U::mine(j)) write_shared(x + U::at(j) * 2, pair_of(a, b), pair_of(c, d));
+  }
+  __syncwarp();
+  return squares;
+}
+
+/// Sums of kTiles x 8 rows over this warp's units of K, from kTiles x kPieces stages of [8, kCut] at the ring's place.
+template <int kCut, int kTiles, int kPieces, class R>
+__device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[kTiles][2][4], bool wait, uint32_t layer) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane / 4 & 1;
+  constexpr int kUnits = kCut / 64;
+  if (wait)
+#pragma unroll
+    for (int s = 0; s < kTiles * kPieces; ++s) ring.wait(s, layer);
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+    for (int i = 0; i < (kUnits + kWarps - 1) / kWarps; ++i) {
+      const int unit = warp + kWarps * i;
+      if (kUnits % kWarps && unit >= kUnits) continue;
+      uint4 first = make_uint4(0, 0, 0, 0), second = first;
+      if (lane < 4) {
+        const uint32_t at = x + (piece * kUnits + unit) * 128 + lane * 16;
+        first = read_shared(at), second = read_shared(at + 64);
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        // odd rows take their halves in turn: a row is a multiple of 128 bytes, so two rows meet in the same banks
+        const uint32_t at = ring.bytes_at(t * kPieces + piece) + lane / 4 * (kCut * 2) + unit * 128 + lane % 4 * 16;
+        const uint4 early = read_shared(at + odd * 64), late = read_shared(at + (odd ^ 1) * 64);
+        const uint4 w = odd ? late : early, w2 = odd ? early : late;
+        mma(c[t][0], first.x, first.y, w.x, w.y);
+        mma(c[t][1], second.x, second.y, w2.x, w2.y);
+        mma(c[t][0], first.z, first.w, w.z, w.w);
+        mma(c[t][1], second.z, second.w, w2.z, w2.w);
+      }
+    }
+  ring.release(kTiles * kPieces);
+}
+
+/// Rows [0, rows) of the block's part of a product [n, kK] times the row in `x`, as this warp's sums: sums[row].
+template <int kK, int kCut, class R>
+__device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, int rows, bool wait, uint32_t layer) {
+  constexpr int kPieces = kK / kCut, kTiles = kPieces == 1 ? 3 : kPieces == 2 ? 2 : 1, kStep = kPieces > 4 ? 4 : kPieces;
+  static_assert(kK % kCut == 0 && kPieces % kStep == 0 && kCut % 64 == 0 && (kPieces == 1 || kCut % 512 == 0));
+  const int lane = threadIdx.x % 32, tiles = (rows + 7) / 8;
+  int tile = 0;
+  auto leave = [&](const float (&c)[2][4]) {
+    if (lane < 4) *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][0], c[0][1] + c[1][1]);
+    ++tile;
+  };
+  if constexpr (kTiles > 1)
+    while (tiles - tile >= kTiles) {
+      float c[kTiles][2][4] = {};
+      multiply_stages<kCut, kTiles, kPieces>(ring, x, c, wait, layer);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) leave(c[t]);
+    }
+  while (tile < tiles) {
+    float c[1][2][4] = {};
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; piece += kStep)
+      multiply_stages<kCut, 1, kStep>(ring, x + piece * kCut * 2, c, wait, layer);
+    leave(c[0]);
+  }
+}
+
+/// The producer's side of multiply().
+template <int kK, int kCut, class R>
+__device__ __forceinline__ void bring(R& ring, const __nv_bfloat16* w, int rows, uint64_t policy, uint32_t layer) {
+  const int lane = threadIdx.x % 32;
+  for (int row = 0; row < rows; row += 8)
+    for (int piece = 0; piece < kK / kCut; ++piece) {
+      const int count = min(8, rows - row);
+      ring.claim(count * kCut * 2, layer);
+      if (kK == kCut) {
+        if (lane == 0) copy_bulk(ring.bytes_at(0), w + static_cast<size_t>(row) * kK, count * kK * 2, ring.full + ring.slot * 8, policy);
+      } else if (lane < count) {
+        copy_bulk(ring.bytes_at(0) + lane * kCut * 2, w + static_cast<size_t>(row + lane) * kK + piece * kCut, kCut * 2,
+                  ring.full + ring.slot * 8, policy);
+      }
+      ring.advance(1);
+    }
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int m = 16; m; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
+  return v;
+}
+__device__ __forceinline__ float sum_of_warps(const float* sums, int row) {
+  float v = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) v += sums[w * kRows + row];
+  return v;
+}
+
+/// A head's four dims in a lane (kHead / 4 lanes a head): its norm, then the rotation of dims d and d + kHead / 2.
+template <int kHead, bool kNorm>
+__device__ __forceinline__ float4 norm_and_rotate(uint4 words, uint2 gain, float4 cosine, float4 sine, float epsilon) {
+  constexpr int kLanes = kHead / 4;
+  float4 v = make_float4(value_of(words.x), value_of(words.y), value_of(words.z), value_of(words.w));
+  if (kNorm) {
+    float s = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+#pragma unroll
+    for (int m = kLanes / 2; m; m /= 2) s += __shfl_xor_sync(0xffffffffu, s, m);
+    const float inv = rsqrtf(s / kHead + epsilon);
+    v.x *= inv * low_of(gain.x), v.y *= inv * high_of(gain.x), v.z *= inv * low_of(gain.y), v.w *= inv * high_of(gain.y);
+  }
+  const float side = threadIdx.x % kLanes < kLanes / 2 ? -1.f : 1.f;
+  float4 p;
+  p.x = __shfl_xor_sync(0xffffffffu, v.x, kLanes / 2), p.y = __shfl_xor_sync(0xffffffffu, v.y, kLanes / 2);
+  p.z = __shfl_xor_sync(0xffffffffu, v.z, kLanes / 2), p.w = __shfl_xor_sync(0xffffffffu, v.w, kLanes / 2);
+  return make_float4(v.x * cosine.x + side * p.x * sine.x, v.y * cosine.y + side * p.y * sine.y,
+                     v.z * cosine.z + side * p.z * sine.z, v.w * cosine.w + side * p.w * sine.w);
+}
+
+template <class M>
+struct Consumer {
+  using W = Words<M>;
+  using S = Shared<M>;
+  using R = Ring<S::kSlots, S::kSlotBytes>;
+  static constexpr int kGroup = S::kGroup, kHead = M::kHead;
+
+  const Step& p;
+  unsigned char* shared;
+  uint32_t base;  // its shared address
+  R ring;
+  uint32_t turn, layer = 0;
+  int parity = 0;
+  int finisher;  // thread 0 of the last warp is 0: that warp polls the fewest words
+
+  __device__ __forceinline__ float* sums(int at) const { return reinterpret_cast<float*>(shared + at); }
+  __device__ __forceinline__ float* product_sums() const { return sums(S::kSums) + parity * kWarps * kRows; }
+  __device__ __forceinline__ float* squares() const { return sums(S::kSquares) + parity * kWarps; }
+  __device__ __forceinline__ const uint32_t* read_at(int place, uint32_t of) const {
+    return p.words + (static_cast<size_t>(blockIdx.x % p.copies) * 2 + (of & 1)) * W::kAll + place;
+  }
+  __device__ __forceinline__ void publish(int place, int column, float v) const {
+    for (int c = 0; c < p.copies; ++c) store_word(p.words + (static_cast<size_t>(c) * 2 + (turn & 1)) * W::kAll + place + column, word_of(v, tag_of(turn)));
+  }
+  __device__ __forceinline__ void publish_once(int place, int column, float v) const {
+    store_word(p.words + (turn & 1) * W::kAll + place + column, word_of(v, tag_of(turn)));
+  }
+  __device__ __forceinline__ const uint32_t* read_once(int place) const { return p.words + (turn & 1) * W::kAll + place; }
+  __device__ __forceinline__ void stamp(int point) const {
+    if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0) p.stamps[layer * kStamps + point] = clock64();
+  }
+  /// A product: this warp's sums, then all warps' meet. Then `finish(row sums, inverse root of squares)` may run.
+  template <int kK, int kCut>
+  __device__ __forceinline__ void product(int rows, float square, int point) {
+    const int warp = threadIdx.x / 32;
+    stamp(point);
+    multiply<kK, kCut>(ring, base + S::kX, product_sums() + warp * kRows, rows, !(p.plant == 2 && layer == 3), layer);
+    square = warp_sum(square);
+    if (threadIdx.x % 32 == 0) squares()[warp] = square;
+    stamp(point + 1);
+    consumers_meet();
+    stamp(point + 2);
+    dawdle(p.delay, layer, point);
+  }
+  __device__ __forceinline__ float inverse_root() const {
+    float s = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) s += squares()[w];
+    return rsqrtf(s / M::kD + M::kEpsilon);
+  }
+
+  __device__ __forceinline__ void attend(float4 cosine, float4 sine) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv = blockIdx.x / kSplits, split = blockIdx.x % kSplits;
+    constexpr int kQuads = kGroup * kHead / 4, kLoads = (kQuads + 31) / 32;
+    const uint32_t tag = tag_of(turn), query = base + S::kQuery + warp * kGroup * kHead * 2;
+    const bool owner = p.position / kKeys == split && p.position % kKeys / 8 == warp, low = lane < kHead / 4;
+    uint2 q_gain = make_uint2(0, 0), k_gain = q_gain;
+    if (M::kQkNorm) {
+      q_gain = load_constant(p.qk_norms + (layer * 2) * kHead + lane % (kHead / 4) * 4);
+      k_gain = load_constant(p.qk_norms + (layer * 2 + 1) * kHead + lane % (kHead / 4) * 4);
+    }
+    uint4 v[kLoads];
+    int offset[kLoads];
+    uint32_t wanted = 0;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) offset[j] = (j * 32 + lane) * 4, wanted |= j * 32 + lane < kQuads ? 1u << j : 0;
+    wait_words(v, read_once(W::kQkv + kv * kGroup * kHead), offset, wanted, tag, true, p.stuck, 2, layer);
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const float4 r = norm_and_rotate<kHead, M::kQkNorm>(v[j], q_gain, cosine, sine, M::kEpsilon);
+      if (wanted_quad<kQuads>(j)) write_shared(query + (j * 32 + lane) * 8, pair_of(r.x, r.y), pair_of(r.z, r.w));
+    }
+    if (owner) {  // the new position: rotated, rounded, kept here and in the cache
+      uint4 w[2];
+      const int at[2] = {lane * 4, W::kKv + lane * 4};
+      wait_words(w, read_once(W::kQkv + W::kQ + kv * kHead), at, low ? 3u : 0u, tag, true, p.stuck, 3, layer);
+      const float4 k = norm_and_rotate<kHead, M::kQkNorm>(w[0], k_gain, cosine, sine, M::kEpsilon);
+      if (low) {
+        const uint2 key = make_uint2(pair_of(k.x, k.y), pair_of(k.z, k.w));
+        const uint2 value = make_uint2(pair_of(value_of(w[1].x), value_of(w[1].y)), pair_of(value_of(w[1].z), value_of(w[1].w)));
+        write_shared(base + S::kNewKey + lane * 8, key.x, key.y);
+        write_shared(base + S::kNewValue + lane * 8, value.x, value.y);
+        __nv_bfloat16* row = p.cache + ((static_cast<size_t>(layer) * 2 * M::kKvHeads + kv) * p.context + p.position) * kHead + lane * 4;
+        *reinterpret_cast<uint2*>(row) = key;
+        *reinterpret_cast<uint2*>(row + static_cast<size_t>(M::kKvHeads) * p.context * kHead) = value;
+      }
+    }
+    __syncwarp();
+    stamp(4);
+
+    // scores of this warp's 8 keys: heads are rows, keys columns
+    ring.wait(0, layer);
+    ring.wait(1, layer);
+    const int first = split * kKeys + warp * 8, row = lane / 4, odd = row & 1;
+    const uint32_t key = first + row == p.position ? base + S::kNewKey : ring.bytes_at(0) + (warp * 8 + row) * kHead * 2;
+    float c[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kHead / 64; ++i) {
+      uint4 a = make_uint4(0, 0, 0, 0), a2 = a;
+      if (row < kGroup) a = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16), a2 = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16 + 64);
+      const uint4 early = read_shared(key + i * 128 + lane % 4 * 16 + odd * 64), late = read_shared(key + i * 128 + lane % 4 * 16 + (odd ^ 1) * 64);
+      const uint4 b = odd ? late : early, b2 = odd ? early : late;
+      mma(c[0], a.x, a.y, b.x, b.y);
+      mma(c[1], a2.x, a2.y, b2.x, b2.y);
+      mma(c[0], a.z, a.w, b.z, b.w);
+      mma(c[1], a2.z, a2.w, b2.z, b2.w);
+    }
+    const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(kHead));
+    const int column = first + lane % 4 * 2;
+    const bool in0 = column <= p.position, in1 = column + 1 <= p.position;
+    const float s0 = in0 ? (c[0][0] + c[1][0]) * scale : kNoScore, s1 = in1 ? (c[0][1] + c[1][1]) * scale : kNoScore;
+    float most = fmaxf(s0, s1);
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float p0 = in0 ? exp2f(s0 - most) : 0, p1 = in1 ? exp2f(s1 - most) : 0;
+    float mass = p0 + p1;
+    mass += __shfl_xor_sync(0xffffffffu, mass, 1);
+    mass += __shfl_xor_sync(0xffffffffu, mass, 2);
+    float* weights = sums(S::kWeights) + warp * 32;
+    if (row < 4) weights[lane % 4 * 8 + row] = row < kGroup ? p0 : 0, weights[lane % 4 * 8 + 4 + row] = row < kGroup ? p1 : 0;
+    if (row < kGroup && lane % 4 == 0) sums(S::kMaxima)[warp * 4 + row] = most, sums(S::kMasses)[warp * 4 + row] = mass;
+    __syncwarp();
+
+    // values: a lane has kHead / 32 dims of each key
+    constexpr int kDims = kHead / 32;
+    float out[kGroup][kDims] = {};
+    const uint32_t values = ring.bytes_at(1) + warp * 8 * kHead * 2, new_value = base + S::kNewValue;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const uint4 w = read_shared(base + S::kWeights + warp * 128 + k * 16);
+      const float weight[4] = {__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
+      const uint32_t at = (first + k == p.position ? new_value : values + k * kHead * 2) + lane * kDims * 2;
+      uint32_t pairs[kDims / 2];
+#pragma unroll
+      for (int d = 0; d < kDims / 2; ++d) pairs[d] = read_shared_word(at + d * 4);
+#pragma unroll
+      for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+        for (int d = 0; d < kDims / 2; ++d) {
+          out[g][2 * d] += weight[g] * low_of(pairs[d]);
+          out[g][2 * d + 1] += weight[g] * high_of(pairs[d]);
+        }
+    }
+    ring.release(2);
+    float* parts = sums(S::kParts) + warp * kGroup * kHead;
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) parts[g * kHead + lane * kDims + d] = out[g][d];
+    stamp(5);
+    consumers_meet();
+    stamp(6);
+    dawdle(p.delay, layer, 40);
+    const int mine = threadIdx.x;
+    if (mine < kGroup * kHead) {
+      const int g = mine / kHead;
+      float top = kNoScore, total = 0, sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) top = fmaxf(top, sums(S::kMaxima)[w * 4 + g]);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float share = exp2f(sums(S::kMaxima)[w * 4 + g] - top);
+        total += share * sums(S::kMasses)[w * 4 + g];
+        sum += share * sums(S::kParts)[w * kGroup * kHead + mine];
+      }
+      publish_once(W::kPart, split * W::kQ + kv * kGroup * kHead + mine, total > 0 ? sum / total : 0);
+      if (mine % kHead == 0) publish_once(W::kMass, split * M::kHeads + kv * kGroup + g, total > 0 ? top + __log2f(total) : kNoScore);
+    }
+    stamp(7);
+  }
+  template <int kQuads>
+  __device__ static __forceinline__ bool wanted_quad(int j) { return j * 32 + static_cast<int>(threadIdx.x) % 32 < kQuads; }
+
+  /// Parts of the splits of this block's columns become the attended row: half a warp a column, a lane a split.
+  __device__ __forceinline__ void merge(Rows columns) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = lane % kSplits;
+    if (warp * 2 < columns.count) {
+      const int local = min(warp * 2 + lane / kSplits, columns.count - 1), column = columns.first + local;
+      const uint32_t tag = tag_of(turn);
+      const uint32_t* part = read_once(W::kPart) + split * W::kQ + column;
+      const uint32_t* lse = read_once(W::kMass) + split * M::kHeads + column / kHead;
+      uint32_t v = load_word(part), m = load_word(lse), polls = 0;
+      while ((v & 0xff) != tag || (m & 0xff) != tag) {
+        v = load_word(part), m = load_word(lse);
+        if (++polls == kPatience) give_up(p.stuck, 4, layer, tag, v);
+      }
+      __syncwarp();
+      const float mass = value_of(m);
+      float top = mass;
+#pragma unroll
+      for (int s = kSplits / 2; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, s));
+      float share = exp2f(mass - top), sum = share * value_of(v);
+#pragma unroll
+      for (int s = kSplits / 2; s; s /= 2) share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
+      if (split == 0 && warp * 2 + lane / kSplits < columns.count) publish(W::kAttended, column, sum / share);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    finisher = (kWarps - 1 - warp) * 32 + lane;
+    using X = Units<M::kD>;
+    const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), columns(W::kQ), head(M::kVocab);
+    const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
+    const uint32_t x = base + S::kX;
+    float residual = finisher < model.count ? __bfloat162float(p.embedding[static_cast<size_t>(p.token) * M::kD + model.first + finisher]) : 0;
+    const int rotated = lane % (kHead / 8) * 4;
+    const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated), sine = *reinterpret_cast<const float4*>(p.sine + rotated);
+    uint2 gain[X::kLoads], gain_mid[X::kLoads], none_q[Units<W::kQ>::kLoads], none_h[Units<M::kFfn>::kLoads];
+    auto ask_gain = [&](uint2 (&g)[X::kLoads], const __nv_bfloat16* from) {
+#pragma unroll
+      for (int j = 0; j < X::kLoads; ++j) g[j] = X::mine(j) ? load_constant(from + X::at(j)) : make_uint2(0, 0);
+    };
+    ask_gain(gain, p.norms);
+
+    turn = p.turn;
+    for (layer = 0; layer < M::kLayers; ++layer, ++turn) {
+      // q, k, v
+      float square = 0;
+      dawdle(p.delay, layer, 0);
+      if (layer == 0) {
+#pragma unroll
+        for (int j = 0; j < X::kLoads; ++j)
+          if (X::mine(j)) {
+            const uint2 e = load_constant(p.embedding + static_cast<size_t>(p.token) * M::kD + X::at(j));
+            const float a = low_of(e.x), b = high_of(e.x), c = low_of(e.y), d = high_of(e.y);
+            square += a * a + b * b + c * c + d * d;
+            write_shared(x + X::at(j) * 2, pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)), pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
+          }
+        __syncwarp();
+      } else {
+        square = take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 1, layer);
+      }
+      ask_gain(gain_mid, p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
+      product<M::kD, M::kCut>(qkv.count, square, 0);
+      if (finisher < qkv.count) publish_once(W::kQkv, qkv.first + finisher, sum_of_warps(product_sums(), finisher) * inverse_root());
+      stamp(3);
+      parity ^= 1;
+
+      if (attends) attend(cosine, sine);
+      dawdle(p.delay, layer, 41);
+      merge(columns);
+      stamp(8);
+
+      // o
+      take_row<W::kQ, false>(read_at(W::kAttended, turn), tag_of(turn), none_q, x, true, p.stuck, 5, layer);
+      product<W::kQ, M::kCutO>(model.count, 0, 9);
+      if (finisher < model.count) {
+        residual += sum_of_warps(product_sums(), finisher);
+        publish(W::kMid, model.first + finisher, residual);
+      }
+      stamp(12);
+      parity ^= 1;
+
+      // gate and up
+      dawdle(p.delay, layer, 42);
+      square = take_row<M::kD, true>(read_at(W::kMid, turn), tag_of(turn), gain_mid, x, true, p.stuck, 6, layer);
+      ask_gain(gain, layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
+      product<M::kD, M::kCut>(hidden.count * 2, square, 13);
+      if (finisher < hidden.count) {
+        const float inv = inverse_root(), gate = sum_of_warps(product_sums(), finisher * 2) * inv;
+        const float up = sum_of_warps(product_sums(), finisher * 2 + 1) * inv;
+        publish(W::kHidden, hidden.first + finisher, gate / (1 + __expf(-gate)) * up);
+      }
+      stamp(16);
+      parity ^= 1;
+
+      // down
+      dawdle(p.delay, layer, 43);
+      take_row<M::kFfn, false>(read_at(W::kHidden, turn), tag_of(turn), none_h, x, !(p.plant == 1 && layer == 3), p.stuck, 7, layer);
+      product<M::kFfn, M::kCutDown>(model.count, 0, 17);
+      if (finisher < model.count) {
+        residual += sum_of_warps(product_sums(), finisher);
+        publish(W::kX, model.first + finisher, residual);
+        if (p.trace) p.trace[layer * M::kD + model.first + finisher] = residual;
+      }
+      stamp(20);
+      parity ^= 1;
+    }
+
+    // head: chunks of kRows rows, whose finishers keep the largest
+    const float square = take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 8, layer);
+    layer = M::kLayers - 1;
+    stamp(21);
+    float best = -INFINITY, inv = 0;
+    int best_at = 0;
+    for (int row = 0; row < head.count; row += kRows) {
+      const int rows = min(kRows, head.count - row);
+      multiply<M::kD, M::kCut>(ring, x, product_sums() + warp * kRows, rows, true, layer);
+      if (row == 0) {
+        const float s = warp_sum(square);
+        if (lane == 0) squares()[warp] = s;
+      }
+      consumers_meet();
+      if (row == 0) inv = inverse_root();
+      if (finisher < rows) {
+        const float v = sum_of_warps(product_sums(), finisher) * inv;
+        p.logits[head.first + row + finisher] = v;
+        if (v > best) best = v, best_at = head.first + row + finisher;
+      }
+      parity ^= 1;
+    }
+    if (finisher < kRows) {
+#pragma unroll
+      for (int m = 16; m; m /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, best, m);
+        const int other_at = __shfl_xor_sync(0xffffffffu, best_at, m);
+        if (other > best || (other == best && other_at < best_at)) best = other, best_at = other_at;
+      }
+      if (lane == 0) sums(S::kBest)[finisher / 32] = best, reinterpret_cast<int*>(shared + S::kBest)[4 + finisher / 32] = best_at;
+    }
+    consumers_meet();
+    if (finisher == 0) {
+      for (int w = 1; w < kRows / 32; ++w) {
+        const float other = sums(S::kBest)[w];
+        const int other_at = reinterpret_cast<int*>(shared + S::kBest)[4 + w];
+        if (other > best || (other == best && other_at < best_at)) best = other, best_at = other_at;
+      }
+      p.best[blockIdx.x] = best;
+      p.best_index[blockIdx.x] = best_at;
+    }
+  }
+};
+
+template <class M>
+__device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, Shared<M>::kSlotBytes> ring) {
+  using W = Words<M>;
+  const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), head(M::kVocab);
+  const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
+  const uint64_t policy = evict_first();
+  for (uint32_t layer = 0; layer < M::kLayers; ++layer) {
+    const size_t at = p.same_layer ? 0 : layer;
+    dawdle(p.delay, layer, 50);
+    bring<M::kD, M::kCut>(ring, p.qkv + (at * (W::kQ + 2 * W::kKv) + qkv.first) * M::kD, qkv.count, policy, layer);
+    if (attends)
+      for (int which = 0; which < 2; ++which) {
+        ring.claim(kKeys * M::kHead * 2, layer);
+        const size_t row = ((static_cast<size_t>(layer) * 2 + which) * M::kKvHeads + blockIdx.x / kSplits) * p.context + blockIdx.x % kSplits * kKeys;
+        if (threadIdx.x % 32 == 0) copy_bulk(ring.bytes_at(0), p.cache + row * M::kHead, kKeys * M::kHead * 2, ring.full + ring.slot * 8, policy);
+        ring.advance(1);
+      }
+    dawdle(p.delay, layer, 51);
+    bring<W::kQ, M::kCutO>(ring, p.o + (at * M::kD + model.first) * W::kQ, model.count, policy, layer);
+    bring<M::kD, M::kCut>(ring, p.gate_up + (at * M::kFfn + hidden.first) * 2 * M::kD, hidden.count * 2, policy, layer);
+    dawdle(p.delay, layer, 52);
+    bring<M::kFfn, M::kCutDown>(ring, p.down + (at * M::kD + model.first) * M::kFfn, model.count, policy, layer);
+  }
+  // the consumers' chunks of kRows rows begin a tile each
+  for (int row = 0; row < head.count; row += kRows)
+    bring<M::kD, M::kCut>(ring, p.head + (static_cast<size_t>(head.first) + row) * M::kD, min(kRows, head.count - row), policy, M::kLayers);
+}
+
+template <class M>
+__global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Step p) {
+  using S = Shared<M>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  static_assert(S::kGroup <= 4 && S::kGroup * M::kHead <= kConsumers && S::kSlotBytes >= kKeys * M::kHead * 2 && S::kSlots >= 8);
+  const uint32_t base = shared_at(shared);
+  Ring<S::kSlots, S::kSlotBytes> ring{base + S::kRing, base + S::kBarriers, base + S::kBarriers + 256, p.stuck};
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < S::kSlots; ++s) barrier_init(ring.full + s * 8, 1), barrier_init(ring.empty + s * 8, kWarps);
+    barriers_ready();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    produce<M>(p, ring);
+  } else {
+    Consumer<M> me{p, shared, base, ring};
+    me.run();
+  }
+}
+
+}  // namespace lab
