@@ -1,12 +1,13 @@
 // One decode step of one token as one persistent kernel: all layers and the head, a thread block an SM.
 //
-// Warps 0..7 consume, warp 8 produces: it copies the block's weights and cached keys and values into the ring in program
-// order and never waits for an activation. Activations pass between blocks as self-validating words (exchange.cuh); there
-// is no barrier of the grid. K of a product is cut over the warps in units of 64, and a warp polls only the words of its
-// own units, so nothing but the sums of a product meets at a barrier of the block.
+// Warps 0..7 consume, warp 8 produces: it copies the block's weights and cached keys and values into the ring in
+// program order and never waits for an activation. Activations pass between blocks as self-validating words
+// (exchange.cuh); there is no barrier of the grid. K of a product is cut over the warps in units of 64, and a warp
+// polls only the words of its own units, so nothing but the sums of a product meets at a barrier of the block.
 //
-// What a buffer of words held is read by everyone before it is written again two layers later: every block takes part in
-// gate and up, which needs all of the row behind o, which needs every block's part of it, and so on around the layer.
+// What a buffer of words held is read by everyone before it is written again two layers later: every block takes part
+// in gate and up, which needs all of the row behind o, which needs every block's part of it, and so on around the
+// layer.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -16,28 +17,28 @@
 namespace lab {
 
 constexpr int kConsumers = 256, kThreads = kConsumers + 32, kWarps = 8;
-constexpr int kKeys = 64;      // keys of a block: 8 a warp
-constexpr int kSplits = 16;    // blocks of a kv head
-constexpr int kRows = 128;     // rows of a product between two barriers
+constexpr int kKeys = 64;    // keys of a block: 8 a warp
+constexpr int kSplits = 16;  // blocks of a kv head
+constexpr int kRows = 128;   // rows of a product between two barriers
 constexpr int kMergeColumns = 16;
 constexpr float kNoScore = -1e30f;
 
 struct Step {
-  const __nv_bfloat16 *qkv, *o, *gate_up, *down;     // [layers, n, k]; gate and up in turn
+  const __nv_bfloat16 *qkv, *o, *gate_up, *down;       // [layers, n, k]; gate and up in turn
   const __nv_bfloat16 *norms, *final_norm, *qk_norms;  // [layers, 2, d], [d], [layers, 2, head]
-  const __nv_bfloat16 *embedding, *head;             // [vocab, d]
-  __nv_bfloat16* cache;                              // [layers, 2, kv heads, context, head]
-  const float *cosine, *sine;                        // [head / 2] of this position
-  uint32_t* words;                                   // [copies, 2, Words<M>::kAll]
-  float *logits, *trace;                             // [vocab]; [layers, d] or null
-  float* best;                                       // [blocks]: largest logit of a block
-  int* best_index;                                   // [blocks]
-  long long* stamps;                                 // [layers, kStamps] of block stamp_cta, or null
+  const __nv_bfloat16 *embedding, *head;               // [vocab, d]
+  __nv_bfloat16* cache;                                // [layers, 2, kv heads, context, head]
+  const float *cosine, *sine;                          // [head / 2] of this position
+  uint32_t* words;                                     // [copies, 2, Words<M>::kAll]
+  float *logits, *trace;                               // [vocab]; [layers, d] or null
+  float* best;                                         // [blocks]: largest logit of a block
+  int* best_index;                                     // [blocks]
+  long long* stamps;                                   // [layers, kStamps] of block stamp_cta, or null
   Stuck* stuck;
   int token, position, context, copies, stamp_cta;
-  uint32_t turn;         // turn of layer 0; a step takes `layers` turns
+  uint32_t turn;          // turn of layer 0; a step takes `layers` turns
   uint32_t delay, plant;  // stress: seed of random delays; number of a planted fault
-  int same_layer;        // 1: every layer reads the weights of layer 0
+  int same_layer;         // 1: every layer reads the weights of layer 0
 };
 
 constexpr int kStamps = 22;
@@ -46,7 +47,8 @@ template <class M>
 struct Words {
   static constexpr int round(int n) { return (n + 31) / 32 * 32; }
   static constexpr int kQ = M::kHeads * M::kHead, kKv = M::kKvHeads * M::kHead;
-  static constexpr int kX = 0, kMid = kX + round(M::kD), kHidden = kMid + round(M::kD), kAttended = kHidden + round(M::kFfn);
+  static constexpr int kX = 0, kMid = kX + round(M::kD), kHidden = kMid + round(M::kD),
+                       kAttended = kHidden + round(M::kFfn);
   static constexpr int kQkv = kAttended + round(kQ), kPart = kQkv + round(kQ + 2 * kKv);
   static constexpr int kMass = kPart + round(kSplits * kQ), kAll = kMass + round(kSplits * M::kHeads);
 };
@@ -56,17 +58,17 @@ struct Shared {
   static constexpr int kSlotBytes = M::kSlotBytes;
   static constexpr int kWide = M::kFfn > Words<M>::kQ ? M::kFfn : Words<M>::kQ;
   static constexpr int kGroup = M::kHeads / M::kKvHeads;
-  static constexpr int kX = 0;                                        // bf16 row of a product
+  static constexpr int kX = 0;                                            // bf16 row of a product
   static constexpr int kSums = kX + (kWide > M::kD ? kWide : M::kD) * 2;  // [2, 8 warps, kRows]
-  static constexpr int kSquares = kSums + 2 * kWarps * kRows * 4;     // [2, 8]
-  static constexpr int kQuery = kSquares + 64;                        // [8 warps, group, head] bf16
+  static constexpr int kSquares = kSums + 2 * kWarps * kRows * 4;         // [2, 8]
+  static constexpr int kQuery = kSquares + 64;                            // [8 warps, group, head] bf16
   static constexpr int kNewKey = kQuery + kWarps * kGroup * M::kHead * 2;
   static constexpr int kNewValue = kNewKey + M::kHead * 2;
-  static constexpr int kWeights = kNewValue + M::kHead * 2;           // [8 warps, 8 keys, 4 heads]
-  static constexpr int kParts = kWeights + kWarps * 8 * 16;           // [8 warps, group, head] f32
+  static constexpr int kWeights = kNewValue + M::kHead * 2;                // [8 warps, 8 keys, 4 heads]
+  static constexpr int kParts = kWeights + kWarps * 8 * 16;                // [8 warps, group, head] f32
   static constexpr int kMaxima = kParts + kWarps * kGroup * M::kHead * 4;  // [8 warps, 4]
   static constexpr int kMasses = kMaxima + kWarps * 16;
-  static constexpr int kBest = kMasses + kWarps * 16;                 // [4] values, [4] indices
+  static constexpr int kBest = kMasses + kWarps * 16;  // [4] values, [4] indices
   static constexpr int kBarriers = kBest + 32;
   static constexpr int kRing = (kBarriers + 512 + 127) / 128 * 128;
   static constexpr int kSlots = (232448 - kRing) / kSlotBytes < 32 ? (232448 - kRing) / kSlotBytes : 32;
@@ -86,7 +88,8 @@ struct Rows {
 /// Stress: sometimes a wait of up to 8 us.
 __device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t point) {
   if (seed == 0) return;
-  uint32_t h = seed * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (layer * 19349663u) ^ (point * 83492791u) ^ (threadIdx.x / 32 * 2654435761u);
+  uint32_t h = seed * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (layer * 19349663u) ^ (point * 83492791u) ^
+               (threadIdx.x / 32 * 2654435761u);
   h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
   if (h & 7) return;
   const long long until = clock64() + ((h >> 8) & 0x3fff);
@@ -98,21 +101,28 @@ __device__ __forceinline__ uint32_t pair_of(float a, float b) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
   return *reinterpret_cast<const uint32_t*>(&v);
 }
-__device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ float low_of(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float high_of(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
 /// The words of a row of kK that a warp polls: units warp, warp + 8, ... of 64; half a warp a unit, four words a lane.
 template <int kK>
 struct Units {
   static constexpr int kCount = kK / 64, kLoads = ((kCount + kWarps - 1) / kWarps + 1) / 2;
-  __device__ static __forceinline__ int unit(int j) { return threadIdx.x / 32 + kWarps * (2 * j + threadIdx.x % 32 / 16); }
+  __device__ static __forceinline__ int unit(int j) {
+    return threadIdx.x / 32 + kWarps * (2 * j + threadIdx.x % 32 / 16);
+  }
   __device__ static __forceinline__ int at(int j) { return unit(j) * 64 + threadIdx.x % 16 * 4; }
   __device__ static __forceinline__ bool mine(int j) { return unit(j) < kCount; }
 };
 
-/// Waits for this warp's words of a row and leaves them, times `gain` if kNorm, as bf16 in `x`. Returns the squares' sum.
+/// Waits for this warp's words of a row and leaves them, times `gain` if kNorm, as bf16 in `x`. Returns the squares'
+/// sum.
 template <int kK, bool kNorm, int kLoads = Units<kK>::kLoads>
-__device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, const uint2 (&gain)[kLoads], uint32_t x, bool wait,
-                                          Stuck* stuck, uint32_t where, uint32_t layer) {
+__device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, const uint2 (&gain)[kLoads], uint32_t x,
+                                          bool wait, Stuck* stuck, uint32_t where, uint32_t layer) {
   using U = Units<kK>;
   uint4 v[U::kLoads];
   int offset[U::kLoads];
@@ -136,7 +146,8 @@ __device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, co
 
 /// Sums of kTiles x 8 rows over this warp's units of K, from kTiles x kPieces stages of [8, kCut] at the ring's place.
 template <int kCut, int kTiles, int kPieces, class R>
-__device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[kTiles][2][4], bool wait, uint32_t layer) {
+__device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[kTiles][2][4], bool wait,
+                                                uint32_t layer) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane / 4 & 1;
   constexpr int kUnits = kCut / 64;
   if (wait)
@@ -171,12 +182,17 @@ __device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[
 /// Rows [0, rows) of the block's part of a product [n, kK] times the row in `x`, as this warp's sums: sums[row].
 template <int kK, int kCut, class R>
 __device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, int rows, bool wait, uint32_t layer) {
-  constexpr int kPieces = kK / kCut, kTiles = kPieces == 1 ? 3 : kPieces == 2 ? 2 : 1, kStep = kPieces > 4 ? 4 : kPieces;
+  constexpr int kPieces = kK / kCut,
+                kTiles = kPieces == 1   ? 3
+                         : kPieces == 2 ? 2
+                                        : 1,
+                kStep = kPieces > 4 ? 4 : kPieces;
   static_assert(kK % kCut == 0 && kPieces % kStep == 0 && kCut % 64 == 0 && (kPieces == 1 || kCut % 512 == 0));
   const int lane = threadIdx.x % 32, tiles = (rows + 7) / 8;
   int tile = 0;
-  auto leave = [&](const float (&c)[2][4]) {
-    if (lane < 4) *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][0], c[0][1] + c[1][1]);
+  auto leave = [&](const float(&c)[2][4]) {
+    if (lane < 4)
+      *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][0], c[0][1] + c[1][1]);
     ++tile;
   };
   if constexpr (kTiles > 1)
@@ -204,7 +220,9 @@ __device__ __forceinline__ void bring(R& ring, const __nv_bfloat16* w, int rows,
       const int count = min(8, rows - row);
       ring.claim(count * kCut * 2, layer);
       if (kK == kCut) {
-        if (lane == 0) copy_bulk(ring.bytes_at(0), w + static_cast<size_t>(row) * kK, count * kK * 2, ring.full + ring.slot * 8, policy);
+        if (lane == 0)
+          copy_bulk(ring.bytes_at(0), w + static_cast<size_t>(row) * kK, count * kK * 2, ring.full + ring.slot * 8,
+                    policy);
       } else if (lane < count) {
         copy_bulk(ring.bytes_at(0) + lane * kCut * 2, w + static_cast<size_t>(row + lane) * kK + piece * kCut, kCut * 2,
                   ring.full + ring.slot * 8, policy);
@@ -235,7 +253,8 @@ __device__ __forceinline__ float4 norm_and_rotate(uint4 words, uint2 gain, float
 #pragma unroll
     for (int m = kLanes / 2; m; m /= 2) s += __shfl_xor_sync(0xffffffffu, s, m);
     const float inv = rsqrtf(s / kHead + epsilon);
-    v.x *= inv * low_of(gain.x), v.y *= inv * high_of(gain.x), v.z *= inv * low_of(gain.y), v.w *= inv * high_of(gain.y);
+    v.x *= inv * low_of(gain.x), v.y *= inv * high_of(gain.x), v.z *= inv * low_of(gain.y),
+        v.w *= inv * high_of(gain.y);
   }
   const float side = threadIdx.x % kLanes < kLanes / 2 ? -1.f : 1.f;
   float4 p;
@@ -267,14 +286,19 @@ struct Consumer {
     return p.words + (static_cast<size_t>(blockIdx.x % p.copies) * 2 + (of & 1)) * W::kAll + place;
   }
   __device__ __forceinline__ void publish(int place, int column, float v) const {
-    for (int c = 0; c < p.copies; ++c) store_word(p.words + (static_cast<size_t>(c) * 2 + (turn & 1)) * W::kAll + place + column, word_of(v, tag_of(turn)));
+    for (int c = 0; c < p.copies; ++c)
+      store_word(p.words + (static_cast<size_t>(c) * 2 + (turn & 1)) * W::kAll + place + column,
+                 word_of(v, tag_of(turn)));
   }
   __device__ __forceinline__ void publish_once(int place, int column, float v) const {
     store_word(p.words + (turn & 1) * W::kAll + place + column, word_of(v, tag_of(turn)));
   }
-  __device__ __forceinline__ const uint32_t* read_once(int place) const { return p.words + (turn & 1) * W::kAll + place; }
+  __device__ __forceinline__ const uint32_t* read_once(int place) const {
+    return p.words + (turn & 1) * W::kAll + place;
+  }
   __device__ __forceinline__ void stamp(int point) const {
-    if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0) p.stamps[layer * kStamps + point] = clock64();
+    if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0)
+      p.stamps[layer * kStamps + point] = clock64();
   }
   /// A product: this warp's sums, then all warps' meet. Then `finish(row sums, inverse root of squares)` may run.
   template <int kK, int kCut>
@@ -324,10 +348,12 @@ struct Consumer {
       const float4 k = norm_and_rotate<kHead, M::kQkNorm>(w[0], k_gain, cosine, sine, M::kEpsilon);
       if (low) {
         const uint2 key = make_uint2(pair_of(k.x, k.y), pair_of(k.z, k.w));
-        const uint2 value = make_uint2(pair_of(value_of(w[1].x), value_of(w[1].y)), pair_of(value_of(w[1].z), value_of(w[1].w)));
+        const uint2 value =
+            make_uint2(pair_of(value_of(w[1].x), value_of(w[1].y)), pair_of(value_of(w[1].z), value_of(w[1].w)));
         write_shared(base + S::kNewKey + lane * 8, key.x, key.y);
         write_shared(base + S::kNewValue + lane * 8, value.x, value.y);
-        __nv_bfloat16* row = p.cache + ((static_cast<size_t>(layer) * 2 * M::kKvHeads + kv) * p.context + p.position) * kHead + lane * 4;
+        __nv_bfloat16* row =
+            p.cache + ((static_cast<size_t>(layer) * 2 * M::kKvHeads + kv) * p.context + p.position) * kHead + lane * 4;
         *reinterpret_cast<uint2*>(row) = key;
         *reinterpret_cast<uint2*>(row + static_cast<size_t>(M::kKvHeads) * p.context * kHead) = value;
       }
@@ -339,13 +365,17 @@ struct Consumer {
     ring.wait(0, layer);
     ring.wait(1, layer);
     const int first = split * kKeys + warp * 8, row = lane / 4, odd = row & 1;
-    const uint32_t key = first + row == p.position ? base + S::kNewKey : ring.bytes_at(0) + (warp * 8 + row) * kHead * 2;
+    const uint32_t key =
+        first + row == p.position ? base + S::kNewKey : ring.bytes_at(0) + (warp * 8 + row) * kHead * 2;
     float c[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kHead / 64; ++i) {
       uint4 a = make_uint4(0, 0, 0, 0), a2 = a;
-      if (row < kGroup) a = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16), a2 = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16 + 64);
-      const uint4 early = read_shared(key + i * 128 + lane % 4 * 16 + odd * 64), late = read_shared(key + i * 128 + lane % 4 * 16 + (odd ^ 1) * 64);
+      if (row < kGroup)
+        a = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16),
+        a2 = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16 + 64);
+      const uint4 early = read_shared(key + i * 128 + lane % 4 * 16 + odd * 64),
+                  late = read_shared(key + i * 128 + lane % 4 * 16 + (odd ^ 1) * 64);
       const uint4 b = odd ? late : early, b2 = odd ? early : late;
       mma(c[0], a.x, a.y, b.x, b.y);
       mma(c[1], a2.x, a2.y, b2.x, b2.y);
@@ -364,7 +394,8 @@ struct Consumer {
     mass += __shfl_xor_sync(0xffffffffu, mass, 1);
     mass += __shfl_xor_sync(0xffffffffu, mass, 2);
     float* weights = sums(S::kWeights) + warp * 32;
-    if (row < 4) weights[lane % 4 * 8 + row] = row < kGroup ? p0 : 0, weights[lane % 4 * 8 + 4 + row] = row < kGroup ? p1 : 0;
+    if (row < 4)
+      weights[lane % 4 * 8 + row] = row < kGroup ? p0 : 0, weights[lane % 4 * 8 + 4 + row] = row < kGroup ? p1 : 0;
     if (row < kGroup && lane % 4 == 0) sums(S::kMaxima)[warp * 4 + row] = most, sums(S::kMasses)[warp * 4 + row] = mass;
     __syncwarp();
 
@@ -411,12 +442,15 @@ struct Consumer {
         sum += share * sums(S::kParts)[w * kGroup * kHead + mine];
       }
       publish_once(W::kPart, split * W::kQ + kv * kGroup * kHead + mine, total > 0 ? sum / total : 0);
-      if (mine % kHead == 0) publish_once(W::kMass, split * M::kHeads + kv * kGroup + g, total > 0 ? top + __log2f(total) : kNoScore);
+      if (mine % kHead == 0)
+        publish_once(W::kMass, split * M::kHeads + kv * kGroup + g, total > 0 ? top + __log2f(total) : kNoScore);
     }
     stamp(7);
   }
   template <int kQuads>
-  __device__ static __forceinline__ bool wanted_quad(int j) { return j * 32 + static_cast<int>(threadIdx.x) % 32 < kQuads; }
+  __device__ static __forceinline__ bool wanted_quad(int j) {
+    return j * 32 + static_cast<int>(threadIdx.x) % 32 < kQuads;
+  }
 
   /// Parts of the splits of this block's columns become the attended row: half a warp a column, a lane a split.
   __device__ __forceinline__ void merge(Rows columns) {
@@ -438,7 +472,8 @@ struct Consumer {
       for (int s = kSplits / 2; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, s));
       float share = exp2f(mass - top), sum = share * value_of(v);
 #pragma unroll
-      for (int s = kSplits / 2; s; s /= 2) share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
+      for (int s = kSplits / 2; s; s /= 2)
+        share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
       if (split == 0 && warp * 2 + lane / kSplits < columns.count) publish(W::kAttended, column, sum / share);
     }
   }
@@ -450,11 +485,14 @@ struct Consumer {
     const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), columns(W::kQ), head(M::kVocab);
     const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
     const uint32_t x = base + S::kX;
-    float residual = finisher < model.count ? __bfloat162float(p.embedding[static_cast<size_t>(p.token) * M::kD + model.first + finisher]) : 0;
+    float residual = finisher < model.count
+                         ? __bfloat162float(p.embedding[static_cast<size_t>(p.token) * M::kD + model.first + finisher])
+                         : 0;
     const int rotated = lane % (kHead / 8) * 4;
-    const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated), sine = *reinterpret_cast<const float4*>(p.sine + rotated);
+    const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated),
+                 sine = *reinterpret_cast<const float4*>(p.sine + rotated);
     uint2 gain[X::kLoads], gain_mid[X::kLoads], none_q[Units<W::kQ>::kLoads], none_h[Units<M::kFfn>::kLoads];
-    auto ask_gain = [&](uint2 (&g)[X::kLoads], const __nv_bfloat16* from) {
+    auto ask_gain = [&](uint2(&g)[X::kLoads], const __nv_bfloat16* from) {
 #pragma unroll
       for (int j = 0; j < X::kLoads; ++j) g[j] = X::mine(j) ? load_constant(from + X::at(j)) : make_uint2(0, 0);
     };
@@ -472,7 +510,8 @@ struct Consumer {
             const uint2 e = load_constant(p.embedding + static_cast<size_t>(p.token) * M::kD + X::at(j));
             const float a = low_of(e.x), b = high_of(e.x), c = low_of(e.y), d = high_of(e.y);
             square += a * a + b * b + c * c + d * d;
-            write_shared(x + X::at(j) * 2, pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)), pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
+            write_shared(x + X::at(j) * 2, pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)),
+                         pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
           }
         __syncwarp();
       } else {
@@ -480,7 +519,8 @@ struct Consumer {
       }
       ask_gain(gain_mid, p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
       product<M::kD, M::kCut>(qkv.count, square, 0);
-      if (finisher < qkv.count) publish_once(W::kQkv, qkv.first + finisher, sum_of_warps(product_sums(), finisher) * inverse_root());
+      if (finisher < qkv.count)
+        publish_once(W::kQkv, qkv.first + finisher, sum_of_warps(product_sums(), finisher) * inverse_root());
       stamp(3);
       parity ^= 1;
 
@@ -514,7 +554,8 @@ struct Consumer {
 
       // down
       dawdle(p.delay, layer, 43);
-      take_row<M::kFfn, false>(read_at(W::kHidden, turn), tag_of(turn), none_h, x, !(p.plant == 1 && layer == 3), p.stuck, 7, layer);
+      take_row<M::kFfn, false>(read_at(W::kHidden, turn), tag_of(turn), none_h, x, !(p.plant == 1 && layer == 3),
+                               p.stuck, 7, layer);
       product<M::kFfn, M::kCutDown>(model.count, 0, 17);
       if (finisher < model.count) {
         residual += sum_of_warps(product_sums(), finisher);
@@ -526,7 +567,8 @@ struct Consumer {
     }
 
     // head: chunks of kRows rows, whose finishers keep the largest
-    const float square = take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 8, layer);
+    const float square =
+        take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 8, layer);
     layer = M::kLayers - 1;
     stamp(21);
     float best = -INFINITY, inv = 0;
@@ -554,7 +596,8 @@ struct Consumer {
         const int other_at = __shfl_xor_sync(0xffffffffu, best_at, m);
         if (other > best || (other == best && other_at < best_at)) best = other, best_at = other_at;
       }
-      if (lane == 0) sums(S::kBest)[finisher / 32] = best, reinterpret_cast<int*>(shared + S::kBest)[4 + finisher / 32] = best_at;
+      if (lane == 0)
+        sums(S::kBest)[finisher / 32] = best, reinterpret_cast<int*>(shared + S::kBest)[4 + finisher / 32] = best_at;
     }
     consumers_meet();
     if (finisher == 0) {
@@ -582,8 +625,11 @@ __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, S
     if (attends)
       for (int which = 0; which < 2; ++which) {
         ring.claim(kKeys * M::kHead * 2, layer);
-        const size_t row = ((static_cast<size_t>(layer) * 2 + which) * M::kKvHeads + blockIdx.x / kSplits) * p.context + blockIdx.x % kSplits * kKeys;
-        if (threadIdx.x % 32 == 0) copy_bulk(ring.bytes_at(0), p.cache + row * M::kHead, kKeys * M::kHead * 2, ring.full + ring.slot * 8, policy);
+        const size_t row = ((static_cast<size_t>(layer) * 2 + which) * M::kKvHeads + blockIdx.x / kSplits) * p.context +
+                           blockIdx.x % kSplits * kKeys;
+        if (threadIdx.x % 32 == 0)
+          copy_bulk(ring.bytes_at(0), p.cache + row * M::kHead, kKeys * M::kHead * 2, ring.full + ring.slot * 8,
+                    policy);
         ring.advance(1);
       }
     dawdle(p.delay, layer, 51);
@@ -594,14 +640,16 @@ __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, S
   }
   // the consumers' chunks of kRows rows begin a tile each
   for (int row = 0; row < head.count; row += kRows)
-    bring<M::kD, M::kCut>(ring, p.head + (static_cast<size_t>(head.first) + row) * M::kD, min(kRows, head.count - row), policy, M::kLayers);
+    bring<M::kD, M::kCut>(ring, p.head + (static_cast<size_t>(head.first) + row) * M::kD, min(kRows, head.count - row),
+                          policy, M::kLayers);
 }
 
 template <class M>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Step p) {
   using S = Shared<M>;
   extern __shared__ __align__(128) unsigned char shared[];
-  static_assert(S::kGroup <= 4 && S::kGroup * M::kHead <= kConsumers && S::kSlotBytes >= kKeys * M::kHead * 2 && S::kSlots >= 8);
+  static_assert(S::kGroup <= 4 && S::kGroup * M::kHead <= kConsumers && S::kSlotBytes >= kKeys * M::kHead * 2 &&
+                S::kSlots >= 8);
   const uint32_t base = shared_at(shared);
   Ring<S::kSlots, S::kSlotBytes> ring{base + S::kRing, base + S::kBarriers, base + S::kBarriers + 256, p.stuck};
   if (threadIdx.x == 0) {

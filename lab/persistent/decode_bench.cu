@@ -1,5 +1,5 @@
-// Checks the persistent decode step against float64, its bits under random delays and with planted faults, and times it.
-// decode_bench MODEL MODE: MODEL smollm2, qwen3 or llama; MODE check, time, stamps, plant1 or plant2.
+// Checks the persistent decode step against float64, its bits under random delays and with planted faults, and times
+// it. decode_bench MODEL MODE: MODEL smollm2, qwen3 or llama; MODE check, time, stamps, plant1 or plant2.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -61,8 +61,10 @@ struct Bench {
     MUST(cudaGetDevice(&device));
     MUST(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device));
     MUST(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (shared < Shared<M>::kBytes) std::printf("needs %d bytes of shared memory, has %d\n", Shared<M>::kBytes, shared), std::exit(2);
-    if ((M::kFfn + blocks - 1) / blocks * 2 > kRows || (W::kQ + blocks - 1) / blocks > kMergeColumns || M::kKvHeads * kSplits > blocks)
+    if (shared < Shared<M>::kBytes)
+      std::printf("needs %d bytes of shared memory, has %d\n", Shared<M>::kBytes, shared), std::exit(2);
+    if ((M::kFfn + blocks - 1) / blocks * 2 > kRows || (W::kQ + blocks - 1) / blocks > kMergeColumns ||
+        M::kKvHeads * kSplits > blocks)
       std::printf("too few blocks\n"), std::exit(2);
     const size_t layers = M::kLayers, d = M::kD;
     p.qkv = drawn(layers * kQkvRows * d, 0, 1 / std::sqrt(double(d)));
@@ -73,7 +75,8 @@ struct Bench {
     p.final_norm = drawn(d, 1, 0.1);
     p.qk_norms = drawn(layers * 2 * M::kHead, 1, 0.1);
     p.embedding = p.head = drawn(size_t(M::kVocab) * d, 0, 1);
-    p.cache = drawn(layers * 2 * M::kKvHeads * kContext * M::kHead, 0, 2);  // so that attention weighs and its row counts
+    p.cache =
+        drawn(layers * 2 * M::kKvHeads * kContext * M::kHead, 0, 2);  // so that attention weighs and its row counts
     p.words = room<uint32_t>(size_t(4) * 2 * W::kAll);
     p.logits = room<float>(M::kVocab);
     p.best = room<float>(blocks);
@@ -108,8 +111,8 @@ struct Bench {
   void finish() {
     const cudaError_t e = cudaDeviceSynchronize();
     if (e == cudaSuccess) return;
-    std::printf("stopped: %s; wait %u of block %u thread %u layer %u wanted %x got %x\n", cudaGetErrorString(e), p.stuck->where,
-                p.stuck->cta, p.stuck->thread, p.stuck->layer, p.stuck->want, p.stuck->got);
+    std::printf("stopped: %s; wait %u of block %u thread %u layer %u wanted %x got %x\n", cudaGetErrorString(e),
+                p.stuck->where, p.stuck->cta, p.stuck->thread, p.stuck->layer, p.stuck->want, p.stuck->got);
     std::fflush(stdout);
     std::_Exit(3);
   }
@@ -123,8 +126,10 @@ struct Bench {
     const auto rows = host(trace, size_t(M::kLayers) * M::kD);
     const auto logits = host(p.logits, M::kVocab);
     const auto first = host(p.embedding + size_t(p.token) * M::kD, M::kD);
-    auto *x = room<double>(M::kD), *y = room<double>(M::kD), *mid = room<double>(M::kD), *qkv = room<double>(kQkvRows), *out = room<double>(W::kQ);
-    auto *both = room<double>(2 * M::kFfn), *h = room<double>(M::kFfn), *next = room<double>(M::kD), *wanted = room<double>(M::kVocab);
+    auto *x = room<double>(M::kD), *y = room<double>(M::kD), *mid = room<double>(M::kD), *qkv = room<double>(kQkvRows),
+         *out = room<double>(W::kQ);
+    auto *both = room<double>(2 * M::kFfn), *h = room<double>(M::kFfn), *next = room<double>(M::kD),
+         *wanted = room<double>(M::kVocab);
     std::vector<double> row(M::kD);
     double worst_rms = 0, worst = 0, worst_cache = 0;
     int at = 0;
@@ -132,14 +137,17 @@ struct Bench {
       for (int i = 0; i < M::kD; ++i) row[i] = layer ? rows[size_t(layer - 1) * M::kD + i] : __bfloat162float(first[i]);
       MUST(cudaMemcpy(x, row.data(), M::kD * 8, cudaMemcpyHostToDevice));
       if (layer == M::kLayers) break;
-      const __nv_bfloat16 *norms = p.norms + size_t(layer) * 2 * M::kD, *heads = M::kQkNorm ? p.qk_norms + layer * 2 * M::kHead : nullptr;
+      const __nv_bfloat16 *norms = p.norms + size_t(layer) * 2 * M::kD,
+                          *heads = M::kQkNorm ? p.qk_norms + layer * 2 * M::kHead : nullptr;
       const __nv_bfloat16* keys = p.cache + size_t(layer) * 2 * M::kKvHeads * kContext * M::kHead;
       const __nv_bfloat16* values = keys + size_t(M::kKvHeads) * kContext * M::kHead;
       norm_reference<<<1, 1>>>(x, norms, y, M::kD, M::kEpsilon);
       product_reference<<<kQkvRows, 128>>>(p.qkv + size_t(layer) * kQkvRows * M::kD, y, qkv, M::kD, nullptr);
       rope_reference<<<M::kHeads, 1>>>(qkv, heads, p.cosine, p.sine, M::kHead, M::kEpsilon);
-      rope_reference<<<M::kKvHeads, 1>>>(qkv + W::kQ, heads ? heads + M::kHead : nullptr, p.cosine, p.sine, M::kHead, M::kEpsilon);
-      attend_reference<<<M::kHeads, M::kHead, kContext * 8>>>(qkv, qkv + W::kQ, qkv + W::kQ + W::kKv, keys, values, out, position, kContext, M::kHead, M::kHeads / M::kKvHeads);
+      rope_reference<<<M::kKvHeads, 1>>>(qkv + W::kQ, heads ? heads + M::kHead : nullptr, p.cosine, p.sine, M::kHead,
+                                         M::kEpsilon);
+      attend_reference<<<M::kHeads, M::kHead, kContext * 8>>>(qkv, qkv + W::kQ, qkv + W::kQ + W::kKv, keys, values, out,
+                                                              position, kContext, M::kHead, M::kHeads / M::kKvHeads);
       product_reference<<<M::kD, 128>>>(p.o + size_t(layer) * M::kD * W::kQ, out, mid, W::kQ, x);
       norm_reference<<<1, 1>>>(mid, norms + M::kD, y, M::kD, M::kEpsilon);
       product_reference<<<2 * M::kFfn, 128>>>(p.gate_up + size_t(layer) * 2 * M::kFfn * M::kD, y, both, M::kD, nullptr);
@@ -160,7 +168,8 @@ struct Bench {
         for (int which = 0; which < 2; ++which) {
           const auto got = host((which ? values : keys) + (size_t(kv) * kContext + position) * M::kHead, M::kHead);
           for (int i = 0; i < M::kHead; ++i)
-            worst_cache = std::max(worst_cache, std::abs(__bfloat162float(got[i]) - heads_want[W::kQ + which * W::kKv + kv * M::kHead + i]));
+            worst_cache = std::max(worst_cache, std::abs(__bfloat162float(got[i]) -
+                                                         heads_want[W::kQ + which * W::kKv + kv * M::kHead + i]));
         }
     }
     norm_reference<<<1, 1>>>(x, p.final_norm, y, M::kD, M::kEpsilon);
@@ -168,19 +177,22 @@ struct Bench {
     MUST(cudaDeviceSynchronize());
     const auto want = host(wanted, M::kVocab);
     double error = 0, size = 0;
-    for (int i = 0; i < M::kVocab; ++i) error += (logits[i] - want[i]) * (logits[i] - want[i]), size += want[i] * want[i];
+    for (int i = 0; i < M::kVocab; ++i)
+      error += (logits[i] - want[i]) * (logits[i] - want[i]), size += want[i] * want[i];
     error = std::sqrt(error / size);
     const auto best = host(p.best, blocks);
     const auto best_at = host(p.best_index, blocks);
     const int chosen = best_at[std::max_element(best.begin(), best.end()) - best.begin()];
     const int largest = int(std::max_element(logits.begin(), logits.end()) - logits.begin());
-    // bf16 activations are off by 1.1e-3 rms a product, their five in a row by 2.5e-3 and what attention's exponents add
+    // bf16 activations are off by 1.1e-3 rms a product, their five in a row by 2.5e-3 and what attention's exponents
+    // add
     const bool good = worst_rms < 8e-3 && worst < 0.04 && worst_cache < 0.05 && error < 5e-3 && chosen == largest;
-    std::printf("%s at %d: layers rms %.5f (%d) max %.4f, cache %.4f, logits %.5f, argmax %d %d%s", M::kName, position, worst_rms, at, worst,
-                worst_cache, error, chosen, largest, good ? "; " : " WRONG; ");
+    std::printf("%s at %d: layers rms %.5f (%d) max %.4f, cache %.4f, logits %.5f, argmax %d %d%s", M::kName, position,
+                worst_rms, at, worst, worst_cache, error, chosen, largest, good ? "; " : " WRONG; ");
     return good;
   }
-  /// Layers whose bits differ from `rows`, or logits from `logits`, over `runs` steps with delays of seeds from `seed` on.
+  /// Layers whose bits differ from `rows`, or logits from `logits`, over `runs` steps with delays of seeds from `seed`
+  /// on.
   int differ(const std::vector<float>& rows, const std::vector<float>& logits, int runs, uint32_t seed) {
     int other = 0;
     for (int i = 0; i < runs; ++i) {
@@ -189,7 +201,8 @@ struct Bench {
       finish();
       const auto r = host(trace, rows.size());
       const auto l = host(p.logits, logits.size());
-      other += std::memcmp(r.data(), rows.data(), rows.size() * 4) || std::memcmp(l.data(), logits.data(), logits.size() * 4);
+      other += std::memcmp(r.data(), rows.data(), rows.size() * 4) ||
+               std::memcmp(l.data(), logits.data(), logits.size() * 4);
     }
     p.delay = 0;
     return other;
@@ -208,8 +221,10 @@ struct Bench {
     p.plant = 0;
     const int after = differ(rows, logits, 5, 0);
     good &= plain == 0 && delayed == 0 && copied == 0 && planted == 5 && after == 0;
-    std::printf("\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 with 4 copies; a missing wait: %d of 5 (then %d of 5): %s\n", M::kName,
-                plain, delayed, copied, planted, after, good ? "ok" : "WRONG");
+    std::printf(
+        "\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 with 4 copies; a missing wait: %d of 5 (then "
+        "%d of 5): %s\n",
+        M::kName, plain, delayed, copied, planted, after, good ? "ok" : "WRONG");
     return good ? 0 : 1;
   }
   int plant(uint32_t which) {
@@ -219,7 +234,8 @@ struct Bench {
     const auto rows = host(trace, size_t(M::kLayers) * M::kD);
     const auto logits = host(p.logits, M::kVocab);
     p.plant = which;
-    std::printf("%s planted fault %u under delays: other bits in %d of 20 runs\n", M::kName, which, differ(rows, logits, 20, 5));
+    std::printf("%s planted fault %u under delays: other bits in %d of 20 runs\n", M::kName, which,
+                differ(rows, logits, 20, 5));
     return 0;
   }
   /// us a step: median of `n` steps between events; and of all in a row.
@@ -262,9 +278,17 @@ struct Bench {
   }
   /// ns between points of one block, medians over steps and layers from 2 on.
   int stamp_all() {
-    static const char* names[kStamps] = {"x there", "qkv summed", "all warps", "qkv sent", "q rotated", "keys done", "all warps", "part sent",
-                                         "merged", "attended there", "o summed", "all warps", "o sent", "x there", "gate/up summed", "all warps",
-                                         "h sent", "h there", "down summed", "all warps", "x sent", ""};
+    static const char* names[kStamps] = {"x there",        "qkv summed",
+                                         "all warps",      "qkv sent",
+                                         "q rotated",      "keys done",
+                                         "all warps",      "part sent",
+                                         "merged",         "attended there",
+                                         "o summed",       "all warps",
+                                         "o sent",         "x there",
+                                         "gate/up summed", "all warps",
+                                         "h sent",         "h there",
+                                         "down summed",    "all warps",
+                                         "x sent",         ""};
     std::vector<std::vector<double>> table(kStamps);
     const int ctas[2] = {0, blocks - 1};
     double total[2];
@@ -294,8 +318,11 @@ struct Bench {
       total[which] = middle(layers);
     }
     p.stamps = nullptr;
-    std::printf("%s, cycles of a layer at %.2f GHz nominal, blocks %d and %d: %.0f, %.0f\n", M::kName, khz * 1e-6, ctas[0], ctas[1], total[0], total[1]);
-    for (int k = 0; k < 21; ++k) std::printf("%s%15s %5.0f %5.0f%s", k % 3 ? " |" : "  ", names[k], table[k][0], table[k][1], k % 3 == 2 ? "\n" : "");
+    std::printf("%s, cycles of a layer at %.2f GHz nominal, blocks %d and %d: %.0f, %.0f\n", M::kName, khz * 1e-6,
+                ctas[0], ctas[1], total[0], total[1]);
+    for (int k = 0; k < 21; ++k)
+      std::printf("%s%15s %5.0f %5.0f%s", k % 3 ? " |" : "  ", names[k], table[k][0], table[k][1],
+                  k % 3 == 2 ? "\n" : "");
     return 0;
   }
 };

@@ -1,8 +1,8 @@
 // Words that say themselves that they are valid: how thread blocks of one persistent kernel hand activations on.
 //
-// A word is an f32 rounded to 15 bits of fraction; its low 8 bits are a tag, the turn it was written in. It is stored and
-// polled relaxed at gpu scope. The datum and its flag are one word, so no fence orders them and nothing is reset: what
-// a word held before has another tag. A buffer is written every second layer, so that one tag a turn is enough.
+// A word is an f32 rounded to 15 bits of fraction; its low 8 bits are a tag, the turn it was written in. It is stored
+// and polled relaxed at gpu scope. The datum and its flag are one word, so no fence orders them and nothing is reset:
+// what a word held before has another tag. A buffer is written every second layer, so that one tag a turn is enough.
 #pragma once
 #include "ptx.cuh"
 
@@ -29,11 +29,15 @@ __device__ __noinline__ void give_up(Stuck* stuck, uint32_t where, uint32_t laye
   stop();
 }
 
-__device__ __forceinline__ uint32_t tag_of(uint32_t turn) { return ((turn >> 1) + 1) & 0xff; }
+__device__ __forceinline__ uint32_t tag_of(uint32_t turn) {
+  return ((turn >> 1) + 1) & 0xff;
+}
 __device__ __forceinline__ uint32_t word_of(float v, uint32_t tag) {
   return ((__float_as_uint(v) + 0x80u) & 0xffffff00u) | tag;
 }
-__device__ __forceinline__ float value_of(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
+__device__ __forceinline__ float value_of(uint32_t word) {
+  return __uint_as_float(word & 0xffffff00u);
+}
 
 __device__ __forceinline__ bool valid(uint4 v, uint32_t tag) {
   return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 0xff) == 0;

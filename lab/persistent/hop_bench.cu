@@ -7,9 +7,11 @@
 
 namespace lab {
 
-/// Each hop a block stores its share of `n` words and polls all of them. kOneWarp: one warp polls, the others wait for it.
+/// Each hop a block stores its share of `n` words and polls all of them. kOneWarp: one warp polls, the others wait for
+/// it.
 template <bool kOneWarp>
-__global__ void __launch_bounds__(256, 1) hops(uint32_t* words, int n, int count, int copies, uint32_t turn, Stuck* stuck, float* sink) {
+__global__ void __launch_bounds__(256, 1)
+    hops(uint32_t* words, int n, int count, int copies, uint32_t turn, Stuck* stuck, float* sink) {
   __shared__ float row[4096];
   const int each = n / gridDim.x, more = n % gridDim.x, me = blockIdx.x;
   const int first = me * each + min(me, more), mine = each + (me < more);
@@ -17,7 +19,8 @@ __global__ void __launch_bounds__(256, 1) hops(uint32_t* words, int n, int count
   for (int hop = 0; hop < count; ++hop, ++turn) {
     const uint32_t tag = tag_of(turn);
     for (int c = 0; c < copies; ++c)
-      for (int i = threadIdx.x; i < mine; i += 256) store_word(words + (c * 2 + (turn & 1)) * n + first + i, word_of(v, tag));
+      for (int i = threadIdx.x; i < mine; i += 256)
+        store_word(words + (c * 2 + (turn & 1)) * n + first + i, word_of(v, tag));
     const uint32_t* from = words + (me % copies * 2 + (turn & 1)) * n;
     if (!kOneWarp || threadIdx.x < 32)
       for (int quad = threadIdx.x; quad < n / 4; quad += kOneWarp ? 32 * 4 : 256 * 4) {
@@ -30,7 +33,9 @@ __global__ void __launch_bounds__(256, 1) hops(uint32_t* words, int n, int count
         }
         wait_words(w, from, offset, wanted, tag, true, stuck, 1, hop);
         for (int j = 0; j < 4; ++j)
-          if (offset[j] < n) *reinterpret_cast<float4*>(row + offset[j]) = make_float4(value_of(w[j].x), value_of(w[j].y), value_of(w[j].z), value_of(w[j].w));
+          if (offset[j] < n)
+            *reinterpret_cast<float4*>(row + offset[j]) =
+                make_float4(value_of(w[j].x), value_of(w[j].y), value_of(w[j].z), value_of(w[j].w));
       }
     __syncthreads();
     v = row[(threadIdx.x * 7 + hop) % n] * 0.5f;
@@ -65,7 +70,8 @@ int main() {
         for (int i = 0; i < 7; ++i) {
           void* args[] = {&words, &n, &count, &copies, &turn, &stuck, &sink};
           cudaEventRecord(begin);
-          cudaError_t e = cudaLaunchCooperativeKernel(warps == 1 ? hops<true> : hops<false>, blocks, 256, args, 0, nullptr);
+          cudaError_t e =
+              cudaLaunchCooperativeKernel(warps == 1 ? hops<true> : hops<false>, blocks, 256, args, 0, nullptr);
           cudaEventRecord(end);
           if (e == cudaSuccess) e = cudaDeviceSynchronize();
           if (e != cudaSuccess) {

@@ -4,7 +4,9 @@
 
 namespace lab {
 
-__device__ __forceinline__ void stop() { asm volatile("trap;"); }
+__device__ __forceinline__ void stop() {
+  asm volatile("trap;");
+}
 
 // words that blocks exchange: relaxed at gpu scope, served by L2
 __device__ __forceinline__ void store_word(uint32_t* at, uint32_t word) {
@@ -88,7 +90,9 @@ __device__ __forceinline__ uint64_t evict_first() {
   return policy;
 }
 /// The eight consumer warps of a block.
-__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+__device__ __forceinline__ void consumers_meet() {
+  asm volatile("bar.sync 1, 256;" ::: "memory");
+}
 
 /// c += a b of 16 x 16 and 16 x 8, of which rows 8..15 of `a` are zero. A lane's pairs of k need only agree in a and b.
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a_low, uint32_t a_high, uint32_t b_low, uint32_t b_high) {

@@ -4,7 +4,8 @@
 
 namespace lab {
 
-__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity, Stuck* stuck, uint32_t where, uint32_t layer) {
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity, Stuck* stuck, uint32_t where,
+                                             uint32_t layer) {
   uint32_t polls = 0;
   while (!barrier_try(at, parity))
     if (++polls == kPatience * 8) give_up(stuck, where, layer, parity, at);
@@ -17,7 +18,9 @@ struct Ring {
   int slot = 0;
   uint32_t turn = 0;
 
-  __device__ __forceinline__ int slot_after(int ahead) const { return slot + ahead < kSlots ? slot + ahead : slot + ahead - kSlots; }
+  __device__ __forceinline__ int slot_after(int ahead) const {
+    return slot + ahead < kSlots ? slot + ahead : slot + ahead - kSlots;
+  }
   __device__ __forceinline__ uint32_t turn_after(int ahead) const { return slot + ahead < kSlots ? turn : turn ^ 1; }
   __device__ __forceinline__ uint32_t bytes_at(int ahead) const { return data + slot_after(ahead) * kSlotBytes; }
   __device__ __forceinline__ void advance(int stages) {
