@@ -86,8 +86,7 @@ struct Rows {
 };
 
 /// Stress: sometimes a wait of up to 8 us.
-__device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t point) {
-  if (seed == 0) return;
+__device__ __noinline__ void dawdle_some(uint32_t seed, uint32_t layer, uint32_t point) {
   uint32_t h = seed * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (layer * 19349663u) ^ (point * 83492791u) ^
                (threadIdx.x / 32 * 2654435761u);
   h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
@@ -95,6 +94,10 @@ __device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t p
   const long long until = clock64() + ((h >> 8) & 0x3fff);
   while (clock64() < until) {
   }
+}
+
+__device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t point) {
+  if (seed) dawdle_some(seed, layer, point);
 }
 
 __device__ __forceinline__ uint32_t pair_of(float a, float b) {
@@ -107,6 +110,21 @@ __device__ __forceinline__ float low_of(uint32_t pair) {
 __device__ __forceinline__ float high_of(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
+/// Two pairs of bf16 at element `at` (a multiple of four) of a row that mma() reads as its left side: of eight elements
+/// the pairs 0, 2, 1, 3 lie in turn, so that a lane reads with one load what row lane / 4 multiplies by pairs 0 and 1
+/// and what row lane / 4 + 8 multiplies by pairs 2 and 3. So one row fills both halves, and nothing is moved between
+/// registers.
+__device__ __forceinline__ void write_left(uint32_t row, int at, uint32_t first, uint32_t second) {
+  const uint32_t to = row + at / 8 * 16 + at / 4 % 2 * 4;
+  write_shared_word(to, first);
+  write_shared_word(to + 8, second);
+}
+/// c[0][0..1] and c[1][2..3] are the two halves of the sums of row lane / 4 and columns lane % 4 * 2, + 1.
+__device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uint4 right) {
+  mma(c[0], left, right.x, right.y);
+  mma(c[1], left, right.z, right.w);
+}
+
 /// The words of a row of kK that a warp polls: units warp, warp + 8, ... of 64; half a warp a unit, four words a lane.
 template <int kK>
 struct Units {
@@ -138,17 +156,22 @@ __device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, co
       squares += a * a + b * b + c * c + d * d;
       a *= low_of(gain[j].x), b *= high_of(gain[j].x), c *= low_of(gain[j].y), d *= high_of(gain[j].y);
     }
-    if (U::mine(j)) write_shared(x + U::at(j) * 2, pair_of(a, b), pair_of(c, d));
+    if (U::mine(j)) write_left(x, U::at(j), pair_of(a, b), pair_of(c, d));
   }
   __syncwarp();
   return squares;
+}
+
+/// Bytes from row to row of a stage: rows are multiples of 128 bytes, and two of them must not meet in the same banks.
+__host__ __device__ constexpr int stride_of(int columns) {
+  return columns * 2 + 64;
 }
 
 /// Sums of kTiles x 8 rows over this warp's units of K, from kTiles x kPieces stages of [8, kCut] at the ring's place.
 template <int kCut, int kTiles, int kPieces, class R>
 __device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[kTiles][2][4], bool wait,
                                                 uint32_t layer) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane / 4 & 1;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int kUnits = kCut / 64;
   if (wait)
 #pragma unroll
@@ -159,21 +182,15 @@ __device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[
     for (int i = 0; i < (kUnits + kWarps - 1) / kWarps; ++i) {
       const int unit = warp + kWarps * i;
       if (kUnits % kWarps && unit >= kUnits) continue;
-      uint4 first = make_uint4(0, 0, 0, 0), second = first;
-      if (lane < 4) {
-        const uint32_t at = x + (piece * kUnits + unit) * 128 + lane * 16;
-        first = read_shared(at), second = read_shared(at + 64);
-      }
+      const uint32_t row = x + (piece * kUnits + unit) * 128 + lane % 4 * 16;
+      const uint4 first = read_shared(row), second = read_shared(row + 64);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        // odd rows take their halves in turn: a row is a multiple of 128 bytes, so two rows meet in the same banks
-        const uint32_t at = ring.bytes_at(t * kPieces + piece) + lane / 4 * (kCut * 2) + unit * 128 + lane % 4 * 16;
-        const uint4 early = read_shared(at + odd * 64), late = read_shared(at + (odd ^ 1) * 64);
-        const uint4 w = odd ? late : early, w2 = odd ? early : late;
-        mma(c[t][0], first.x, first.y, w.x, w.y);
-        mma(c[t][1], second.x, second.y, w2.x, w2.y);
-        mma(c[t][0], first.z, first.w, w.z, w.w);
-        mma(c[t][1], second.z, second.w, w2.z, w2.w);
+        const uint32_t at =
+            ring.bytes_at(t * kPieces + piece) + lane / 4 * stride_of(kCut) + unit * 128 + lane % 4 * 16;
+        const uint4 w = read_shared(at), w2 = read_shared(at + 64);
+        multiply_piece(c[t], first, w);
+        multiply_piece(c[t], second, w2);
       }
     }
   ring.release(kTiles * kPieces);
@@ -192,7 +209,7 @@ __device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, int r
   int tile = 0;
   auto leave = [&](const float(&c)[2][4]) {
     if (lane < 4)
-      *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][0], c[0][1] + c[1][1]);
+      *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][2], c[0][1] + c[1][3]);
     ++tile;
   };
   if constexpr (kTiles > 1)
@@ -219,14 +236,9 @@ __device__ __forceinline__ void bring(R& ring, const __nv_bfloat16* w, int rows,
     for (int piece = 0; piece < kK / kCut; ++piece) {
       const int count = min(8, rows - row);
       ring.claim(count * kCut * 2, layer);
-      if (kK == kCut) {
-        if (lane == 0)
-          copy_bulk(ring.bytes_at(0), w + static_cast<size_t>(row) * kK, count * kK * 2, ring.full + ring.slot * 8,
-                    policy);
-      } else if (lane < count) {
-        copy_bulk(ring.bytes_at(0) + lane * kCut * 2, w + static_cast<size_t>(row + lane) * kK + piece * kCut, kCut * 2,
-                  ring.full + ring.slot * 8, policy);
-      }
+      if (lane < count)
+        copy_bulk(ring.bytes_at(0) + lane * stride_of(kCut), w + static_cast<size_t>(row + lane) * kK + piece * kCut,
+                  kCut * 2, ring.full + ring.slot * 8, policy);
       ring.advance(1);
     }
 }
@@ -286,6 +298,7 @@ struct Consumer {
     return p.words + (static_cast<size_t>(blockIdx.x % p.copies) * 2 + (of & 1)) * W::kAll + place;
   }
   __device__ __forceinline__ void publish(int place, int column, float v) const {
+#pragma unroll 1
     for (int c = 0; c < p.copies; ++c)
       store_word(p.words + (static_cast<size_t>(c) * 2 + (turn & 1)) * W::kAll + place + column,
                  word_of(v, tag_of(turn)));
@@ -339,7 +352,7 @@ struct Consumer {
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       const float4 r = norm_and_rotate<kHead, M::kQkNorm>(v[j], q_gain, cosine, sine, M::kEpsilon);
-      if (wanted_quad<kQuads>(j)) write_shared(query + (j * 32 + lane) * 8, pair_of(r.x, r.y), pair_of(r.z, r.w));
+      if (wanted_quad<kQuads>(j)) write_left(query, (j * 32 + lane) * 4, pair_of(r.x, r.y), pair_of(r.z, r.w));
     }
     if (owner) {  // the new position: rotated, rounded, kept here and in the cache
       uint4 w[2];
@@ -370,22 +383,18 @@ struct Consumer {
     float c[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kHead / 64; ++i) {
-      uint4 a = make_uint4(0, 0, 0, 0), a2 = a;
-      if (row < kGroup)
-        a = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16),
-        a2 = read_shared(query + row * kHead * 2 + i * 128 + lane % 4 * 16 + 64);
+      const uint32_t left = query + min(row, kGroup - 1) * kHead * 2 + i * 128 + lane % 4 * 16;
+      const uint4 a = read_shared(left), a2 = read_shared(left + 64);
       const uint4 early = read_shared(key + i * 128 + lane % 4 * 16 + odd * 64),
                   late = read_shared(key + i * 128 + lane % 4 * 16 + (odd ^ 1) * 64);
       const uint4 b = odd ? late : early, b2 = odd ? early : late;
-      mma(c[0], a.x, a.y, b.x, b.y);
-      mma(c[1], a2.x, a2.y, b2.x, b2.y);
-      mma(c[0], a.z, a.w, b.z, b.w);
-      mma(c[1], a2.z, a2.w, b2.z, b2.w);
+      multiply_piece(c, a, b);
+      multiply_piece(c, a2, b2);
     }
     const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(kHead));
     const int column = first + lane % 4 * 2;
     const bool in0 = column <= p.position, in1 = column + 1 <= p.position;
-    const float s0 = in0 ? (c[0][0] + c[1][0]) * scale : kNoScore, s1 = in1 ? (c[0][1] + c[1][1]) * scale : kNoScore;
+    const float s0 = in0 ? (c[0][0] + c[1][2]) * scale : kNoScore, s1 = in1 ? (c[0][1] + c[1][3]) * scale : kNoScore;
     float most = fmaxf(s0, s1);
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
@@ -510,8 +519,8 @@ struct Consumer {
             const uint2 e = load_constant(p.embedding + static_cast<size_t>(p.token) * M::kD + X::at(j));
             const float a = low_of(e.x), b = high_of(e.x), c = low_of(e.y), d = high_of(e.y);
             square += a * a + b * b + c * c + d * d;
-            write_shared(x + X::at(j) * 2, pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)),
-                         pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
+            write_left(x, X::at(j), pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)),
+                       pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
           }
         __syncwarp();
       } else {

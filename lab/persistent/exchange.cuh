@@ -25,6 +25,7 @@ __device__ __noinline__ void give_up(Stuck* stuck, uint32_t where, uint32_t laye
     stuck->where = where;
     __threadfence_system();
   }
+#pragma unroll 1
   for (int i = 0; i < 1000; ++i) __nanosleep(1000);
   stop();
 }

@@ -52,6 +52,9 @@ __device__ __forceinline__ uint32_t read_shared_word(uint32_t at) {
 __device__ __forceinline__ void write_shared(uint32_t at, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
 }
+__device__ __forceinline__ void write_shared_word(uint32_t at, uint32_t a) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(a) : "memory");
+}
 
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
@@ -94,13 +97,14 @@ __device__ __forceinline__ void consumers_meet() {
   asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/// c += a b of 16 x 16 and 16 x 8, of which rows 8..15 of `a` are zero. A lane's pairs of k need only agree in a and b.
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a_low, uint32_t a_high, uint32_t b_low, uint32_t b_high) {
+/// c += a b of 16 x 16 and 16 x 8. A lane's pairs of k need only agree in a and b: `a` holds, of row lane / 4 its first
+/// and third word, of row lane / 4 + 8 the others.
+__device__ __forceinline__ void mma(float (&c)[4], uint4 a, uint32_t b_low, uint32_t b_high) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, "
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a_low), "r"(0), "r"(a_high), "r"(b_low), "r"(b_high));
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b_low), "r"(b_high));
 }
 
 }  // namespace lab
