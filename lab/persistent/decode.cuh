@@ -29,13 +29,13 @@ struct Step {
   const __nv_bfloat16 *embedding, *head;               // [vocab, d]
   __nv_bfloat16* cache;                                // [layers, 2, kv heads, context, head]
   const float *cosine, *sine;                          // [head / 2] of this position
-  uint32_t* words;                                     // [copies, 2, Words<M>::kAll]
+  uint32_t* words;                                     // [2, Words<M>::kAll]
   float *logits, *trace;                               // [vocab]; [layers, d] or null
   float* best;                                         // [blocks]: largest logit of a block
   int* best_index;                                     // [blocks]
   long long* stamps;                                   // [layers, kStamps] of block stamp_cta, or null
   Stuck* stuck;
-  int token, position, context, copies, stamp_cta;
+  int token, position, context, stamp_cta;
   uint32_t turn;          // turn of layer 0; a step takes `layers` turns
   uint32_t delay, plant;  // stress: seed of random delays; number of a planted fault
   int same_layer;         // 1: every layer reads the weights of layer 0
@@ -50,7 +50,7 @@ struct Words {
   static constexpr int kX = 0, kMid = kX + round(M::kD), kHidden = kMid + round(M::kD),
                        kAttended = kHidden + round(M::kFfn);
   static constexpr int kQkv = kAttended + round(kQ), kPart = kQkv + round(kQ + 2 * kKv);
-  static constexpr int kMass = kPart + round(kSplits * kQ), kAll = kMass + round(kSplits * M::kHeads);
+  static constexpr int kAll = kPart + kQ * kSplits * 2;  // [column, split], two words each
 };
 
 template <class M>
@@ -125,120 +125,81 @@ __device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uin
   mma(c[1], left, right.z, right.w);
 }
 
-/// The words of a row of kK that a warp polls: units warp, warp + 8, ... of 64; half a warp a unit, four words a lane.
-template <int kK>
-struct Units {
-  static constexpr int kCount = kK / 64, kLoads = ((kCount + kWarps - 1) / kWarps + 1) / 2;
-  __device__ static __forceinline__ int unit(int j) {
-    return threadIdx.x / 32 + kWarps * (2 * j + threadIdx.x % 32 / 16);
-  }
-  __device__ static __forceinline__ int at(int j) { return unit(j) * 64 + threadIdx.x % 16 * 4; }
-  __device__ static __forceinline__ bool mine(int j) { return unit(j) < kCount; }
+/// A product of a layer, or of the head, as the loop sees it.
+struct Product {
+  int units;  // of 64 columns
+  int cut;    // units of a stage
+  int rows;   // of this block
+  bool norm;
+  const uint32_t* from;
+  uint32_t tag;
 };
-
-/// Waits for this warp's words of a row and leaves them, times `gain` if kNorm, as bf16 in `x`. Returns the squares'
-/// sum.
-template <int kK, bool kNorm, int kLoads = Units<kK>::kLoads>
-__device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, const uint2 (&gain)[kLoads], uint32_t x,
-                                          bool wait, Stuck* stuck, uint32_t where, uint32_t layer) {
-  using U = Units<kK>;
-  uint4 v[U::kLoads];
-  int offset[U::kLoads];
-  uint32_t wanted = 0;
-#pragma unroll
-  for (int j = 0; j < U::kLoads; ++j) offset[j] = U::at(j), wanted |= U::mine(j) ? 1u << j : 0;
-  wait_words(v, from, offset, wanted, tag, wait, stuck, where, layer);
-  float squares = 0;
-#pragma unroll
-  for (int j = 0; j < U::kLoads; ++j) {
-    float a = value_of(v[j].x), b = value_of(v[j].y), c = value_of(v[j].z), d = value_of(v[j].w);
-    if (kNorm) {
-      squares += a * a + b * b + c * c + d * d;
-      a *= low_of(gain[j].x), b *= high_of(gain[j].x), c *= low_of(gain[j].y), d *= high_of(gain[j].y);
-    }
-    if (U::mine(j)) write_left(x, U::at(j), pair_of(a, b), pair_of(c, d));
-  }
-  __syncwarp();
-  return squares;
-}
 
 /// Bytes from row to row of a stage: rows are multiples of 128 bytes, and two of them must not meet in the same banks.
 __host__ __device__ constexpr int stride_of(int columns) {
   return columns * 2 + 64;
 }
 
-/// Sums of kTiles x 8 rows over this warp's units of K, from kTiles x kPieces stages of [8, kCut] at the ring's place.
-template <int kCut, int kTiles, int kPieces, class R>
-__device__ __forceinline__ void multiply_stages(R& ring, uint32_t x, float (&c)[kTiles][2][4], bool wait,
-                                                uint32_t layer) {
+/// Rows [0, rows) of the block's part of a product times the row in `x`, as this warp's sums: sums[row]. Three stages
+/// at a time, whatever tile or piece of K they are, so that their loads overlap; those behind the last are read for
+/// nothing.
+template <class M, class R>
+__device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, const Product& product, bool wait,
+                                         uint32_t layer) {
+  constexpr int kStages = 3;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  constexpr int kUnits = kCut / 64;
-  if (wait)
+  const uint32_t right = lane / 4 * stride_of(M::kCut) + lane % 4 * 16, left = x + lane % 4 * 16;
+  int stages = (product.rows + 7) / 8 * (product.units / product.cut), unit = 0;  // first unit of a stage
+  float2 total = make_float2(0, 0);
+#pragma unroll 1
+  for (; stages > 0; stages -= kStages) {
+    const int count = min(stages, kStages);
+    if (wait)
+#pragma unroll 1
+      for (int s = 0; s < count; ++s) ring.wait(s, layer);
+    float c[kStages][2][4] = {};
+    uint32_t at[kStages], row[kStages];
+    int first = unit;
 #pragma unroll
-    for (int s = 0; s < kTiles * kPieces; ++s) ring.wait(s, layer);
+    for (int s = 0; s < kStages; ++s) {
+      at[s] = ring.bytes_at(s) + right, row[s] = left + first * 128;
+      first += product.cut;
+      if (first == product.units) first = 0;
+    }
+#pragma unroll M::kUnroll
+    for (int u = warp; u < product.cut; u += kWarps)
 #pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece)
+      for (int s = 0; s < kStages; ++s)
 #pragma unroll
-    for (int i = 0; i < (kUnits + kWarps - 1) / kWarps; ++i) {
-      const int unit = warp + kWarps * i;
-      if (kUnits % kWarps && unit >= kUnits) continue;
-      const uint32_t row = x + (piece * kUnits + unit) * 128 + lane % 4 * 16;
-      const uint4 first = read_shared(row), second = read_shared(row + 64);
+        for (int half = 0; half < 128; half += 64)
+          multiply_piece(c[s], read_shared(row[s] + u * 128 + half), read_shared(at[s] + u * 128 + half));
+    ring.release(count);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const uint32_t at =
-            ring.bytes_at(t * kPieces + piece) + lane / 4 * stride_of(kCut) + unit * 128 + lane % 4 * 16;
-        const uint4 w = read_shared(at), w2 = read_shared(at + 64);
-        multiply_piece(c[t], first, w);
-        multiply_piece(c[t], second, w2);
+    for (int s = 0; s < kStages; ++s) {
+      total.x += c[s][0][0] + c[s][1][2], total.y += c[s][0][1] + c[s][1][3];
+      unit += product.cut;
+      if (unit == product.units) {
+        if (lane < 4 && s < count) *reinterpret_cast<float2*>(sums + lane * 2) = total;
+        sums += 8, unit = 0, total = make_float2(0, 0);
       }
     }
-  ring.release(kTiles * kPieces);
-}
-
-/// Rows [0, rows) of the block's part of a product [n, kK] times the row in `x`, as this warp's sums: sums[row].
-template <int kK, int kCut, class R>
-__device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, int rows, bool wait, uint32_t layer) {
-  constexpr int kPieces = kK / kCut,
-                kTiles = kPieces == 1   ? 3
-                         : kPieces == 2 ? 2
-                                        : 1,
-                kStep = kPieces > 4 ? 4 : kPieces;
-  static_assert(kK % kCut == 0 && kPieces % kStep == 0 && kCut % 64 == 0 && (kPieces == 1 || kCut % 512 == 0));
-  const int lane = threadIdx.x % 32, tiles = (rows + 7) / 8;
-  int tile = 0;
-  auto leave = [&](const float(&c)[2][4]) {
-    if (lane < 4)
-      *reinterpret_cast<float2*>(sums + tile * 8 + lane * 2) = make_float2(c[0][0] + c[1][2], c[0][1] + c[1][3]);
-    ++tile;
-  };
-  if constexpr (kTiles > 1)
-    while (tiles - tile >= kTiles) {
-      float c[kTiles][2][4] = {};
-      multiply_stages<kCut, kTiles, kPieces>(ring, x, c, wait, layer);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) leave(c[t]);
-    }
-  while (tile < tiles) {
-    float c[1][2][4] = {};
-#pragma unroll 1
-    for (int piece = 0; piece < kPieces; piece += kStep)
-      multiply_stages<kCut, 1, kStep>(ring, x + piece * kCut * 2, c, wait, layer);
-    leave(c[0]);
   }
 }
 
 /// The producer's side of multiply().
-template <int kK, int kCut, class R>
-__device__ __forceinline__ void bring(R& ring, const __nv_bfloat16* w, int rows, uint64_t policy, uint32_t layer) {
+template <class M, class R>
+__device__ __forceinline__ void bring(R& ring, const __nv_bfloat16* w, int k, int cut, int rows, uint64_t policy,
+                                      uint32_t layer) {
   const int lane = threadIdx.x % 32;
+#pragma unroll 1
   for (int row = 0; row < rows; row += 8)
-    for (int piece = 0; piece < kK / kCut; ++piece) {
+#pragma unroll 1
+    for (int column = 0; column < k; column += cut) {
       const int count = min(8, rows - row);
-      ring.claim(count * kCut * 2, layer);
+      ring.claim(count * cut * 2, layer);
       if (lane < count)
-        copy_bulk(ring.bytes_at(0) + lane * stride_of(kCut), w + static_cast<size_t>(row + lane) * kK + piece * kCut,
-                  kCut * 2, ring.full + ring.slot * 8, policy);
+        copy_bulk(ring.bytes_at(0) + lane * stride_of(M::kCut), w + static_cast<size_t>(row + lane) * k + column,
+                  cut * 2, ring.full + ring.slot * 8, policy);
       ring.advance(1);
     }
 }
@@ -288,6 +249,7 @@ struct Consumer {
   uint32_t base;  // its shared address
   R ring;
   uint32_t turn, layer = 0;
+  const __nv_bfloat16* embedded = nullptr;
   int parity = 0;
   int finisher;  // thread 0 of the last warp is 0: that warp polls the fewest words
 
@@ -295,36 +257,12 @@ struct Consumer {
   __device__ __forceinline__ float* product_sums() const { return sums(S::kSums) + parity * kWarps * kRows; }
   __device__ __forceinline__ float* squares() const { return sums(S::kSquares) + parity * kWarps; }
   __device__ __forceinline__ const uint32_t* read_at(int place, uint32_t of) const {
-    return p.words + (static_cast<size_t>(blockIdx.x % p.copies) * 2 + (of & 1)) * W::kAll + place;
+    return p.words + (of & 1) * W::kAll + place;
   }
-  __device__ __forceinline__ void publish(int place, int column, float v) const {
-#pragma unroll 1
-    for (int c = 0; c < p.copies; ++c)
-      store_word(p.words + (static_cast<size_t>(c) * 2 + (turn & 1)) * W::kAll + place + column,
-                 word_of(v, tag_of(turn)));
-  }
-  __device__ __forceinline__ void publish_once(int place, int column, float v) const {
-    store_word(p.words + (turn & 1) * W::kAll + place + column, word_of(v, tag_of(turn)));
-  }
-  __device__ __forceinline__ const uint32_t* read_once(int place) const {
-    return p.words + (turn & 1) * W::kAll + place;
-  }
+  __device__ __forceinline__ uint32_t* write_at(int place) const { return p.words + (turn & 1) * W::kAll + place; }
   __device__ __forceinline__ void stamp(int point) const {
     if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0)
       p.stamps[layer * kStamps + point] = clock64();
-  }
-  /// A product: this warp's sums, then all warps' meet. Then `finish(row sums, inverse root of squares)` may run.
-  template <int kK, int kCut>
-  __device__ __forceinline__ void product(int rows, float square, int point) {
-    const int warp = threadIdx.x / 32;
-    stamp(point);
-    multiply<kK, kCut>(ring, base + S::kX, product_sums() + warp * kRows, rows, !(p.plant == 2 && layer == 3), layer);
-    square = warp_sum(square);
-    if (threadIdx.x % 32 == 0) squares()[warp] = square;
-    stamp(point + 1);
-    consumers_meet();
-    stamp(point + 2);
-    dawdle(p.delay, layer, point);
   }
   __device__ __forceinline__ float inverse_root() const {
     float s = 0;
@@ -348,7 +286,7 @@ struct Consumer {
     uint32_t wanted = 0;
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) offset[j] = (j * 32 + lane) * 4, wanted |= j * 32 + lane < kQuads ? 1u << j : 0;
-    wait_words(v, read_once(W::kQkv + kv * kGroup * kHead), offset, wanted, tag, true, p.stuck, 2, layer);
+    wait_words(v, read_at(W::kQkv + kv * kGroup * kHead, turn), offset, wanted, tag, true, p.stuck, 2, layer);
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       const float4 r = norm_and_rotate<kHead, M::kQkNorm>(v[j], q_gain, cosine, sine, M::kEpsilon);
@@ -357,7 +295,7 @@ struct Consumer {
     if (owner) {  // the new position: rotated, rounded, kept here and in the cache
       uint4 w[2];
       const int at[2] = {lane * 4, W::kKv + lane * 4};
-      wait_words(w, read_once(W::kQkv + W::kQ + kv * kHead), at, low ? 3u : 0u, tag, true, p.stuck, 3, layer);
+      wait_words(w, read_at(W::kQkv + W::kQ + kv * kHead, turn), at, low ? 3u : 0u, tag, true, p.stuck, 3, layer);
       const float4 k = norm_and_rotate<kHead, M::kQkNorm>(w[0], k_gain, cosine, sine, M::kEpsilon);
       if (low) {
         const uint2 key = make_uint2(pair_of(k.x, k.y), pair_of(k.z, k.w));
@@ -450,9 +388,8 @@ struct Consumer {
         total += share * sums(S::kMasses)[w * 4 + g];
         sum += share * sums(S::kParts)[w * kGroup * kHead + mine];
       }
-      publish_once(W::kPart, split * W::kQ + kv * kGroup * kHead + mine, total > 0 ? sum / total : 0);
-      if (mine % kHead == 0)
-        publish_once(W::kMass, split * M::kHeads + kv * kGroup + g, total > 0 ? top + __log2f(total) : kNoScore);
+      store_words(write_at(W::kPart) + ((kv * kGroup * kHead + mine) * kSplits + split) * 2,
+                  word_of(total > 0 ? sum / total : 0, tag), word_of(total > 0 ? top + __log2f(total) : kNoScore, tag));
     }
     stamp(7);
   }
@@ -467,136 +404,169 @@ struct Consumer {
     if (warp * 2 < columns.count) {
       const int local = min(warp * 2 + lane / kSplits, columns.count - 1), column = columns.first + local;
       const uint32_t tag = tag_of(turn);
-      const uint32_t* part = read_once(W::kPart) + split * W::kQ + column;
-      const uint32_t* lse = read_once(W::kMass) + split * M::kHeads + column / kHead;
-      uint32_t v = load_word(part), m = load_word(lse), polls = 0;
-      while ((v & 0xff) != tag || (m & 0xff) != tag) {
-        v = load_word(part), m = load_word(lse);
-        if (++polls == kPatience) give_up(p.stuck, 4, layer, tag, v);
+      const uint32_t* part = read_at(W::kPart, turn) + (column * kSplits + split) * 2;
+      uint2 v = load_two_words(part);
+      uint32_t polls = 0;
+      while (((v.x ^ tag) | (v.y ^ tag)) & 0xff) {
+        v = load_two_words(part);
+        if (++polls == kPatience) give_up(p.stuck, 4, layer, tag, v.x);
       }
       __syncwarp();
-      const float mass = value_of(m);
+      const float mass = value_of(v.y);
       float top = mass;
 #pragma unroll
       for (int s = kSplits / 2; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, s));
-      float share = exp2f(mass - top), sum = share * value_of(v);
+      float share = exp2f(mass - top), sum = share * value_of(v.x);
 #pragma unroll
       for (int s = kSplits / 2; s; s /= 2)
         share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
-      if (split == 0 && warp * 2 + lane / kSplits < columns.count) publish(W::kAttended, column, sum / share);
+      if (split == 0 && warp * 2 + lane / kSplits < columns.count)
+        store_word(write_at(W::kAttended) + column, word_of(sum / share, tag));
     }
+  }
+
+  /// Waits for this warp's words of a row and leaves them in `x` as bf16, times the norm's gain. Returns the squares'
+  /// sum. Units warp, warp + 8, ... are a warp's: half a warp a unit, four words a lane.
+  template <int kGains>
+  __device__ __forceinline__ float take_row(const Product& product, const uint2 (&gain)[kGains], uint32_t x,
+                                            bool wait) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 + kWarps * (lane / 16), within = lane % 16 * 4;
+    float squares = 0;
+#pragma unroll 1
+    for (int unit = first; __any_sync(0xffffffffu, unit < product.units); unit += kWarps * 2 * M::kLoads) {
+      uint4 v[M::kLoads];
+      int offset[M::kLoads];
+      uint32_t wanted = 0;
+#pragma unroll
+      for (int j = 0; j < M::kLoads; ++j) {
+        const int mine = unit + kWarps * 2 * j;
+        offset[j] = mine * 64 + within, wanted |= mine < product.units ? 1u << j : 0;
+      }
+      const uint32_t mine = wanted;
+      if (product.from) {
+        wait_words(v, product.from, offset, wanted, product.tag, wait, p.stuck, 1, layer);
+      } else {
+#pragma unroll
+        for (int j = 0; j < M::kLoads; ++j) {
+          const uint2 e = mine >> j & 1 ? load_constant(embedded + offset[j]) : make_uint2(0, 0);
+          v[j] = make_uint4(e.x << 16, e.x & 0xffff0000u, e.y << 16, e.y & 0xffff0000u);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < M::kLoads; ++j) {
+        float a = value_of(v[j].x), b = value_of(v[j].y), c = value_of(v[j].z), d = value_of(v[j].w);
+        if (product.norm && j < kGains) {
+          const uint2 g = gain[j < kGains ? j : 0];
+          squares += a * a + b * b + c * c + d * d;
+          a *= low_of(g.x), b *= high_of(g.x), c *= low_of(g.y), d *= high_of(g.y);
+        }
+        if (mine >> j & 1) write_left(x, offset[j], pair_of(a, b), pair_of(c, d));
+      }
+    }
+    __syncwarp();
+    return squares;
   }
 
   __device__ __forceinline__ void run() {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     finisher = (kWarps - 1 - warp) * 32 + lane;
-    using X = Units<M::kD>;
     const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), columns(W::kQ), head(M::kVocab);
     const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
     const uint32_t x = base + S::kX;
-    float residual = finisher < model.count
-                         ? __bfloat162float(p.embedding[static_cast<size_t>(p.token) * M::kD + model.first + finisher])
-                         : 0;
+    embedded = p.embedding + static_cast<size_t>(p.token) * M::kD;
+    float residual = finisher < model.count ? __bfloat162float(embedded[model.first + finisher]) : 0;
     const int rotated = lane % (kHead / 8) * 4;
-    const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated),
-                 sine = *reinterpret_cast<const float4*>(p.sine + rotated);
-    uint2 gain[X::kLoads], gain_mid[X::kLoads], none_q[Units<W::kQ>::kLoads], none_h[Units<M::kFfn>::kLoads];
-    auto ask_gain = [&](uint2(&g)[X::kLoads], const __nv_bfloat16* from) {
+    const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated);
+    const float4 sine = *reinterpret_cast<const float4*>(p.sine + rotated);
+    constexpr int kUnits = M::kD / 64, kGains = (kUnits + 2 * kWarps - 1) / (2 * kWarps);
+    static_assert(kGains <= M::kLoads);
+    uint2 gain[kGains];
+    auto ask_gain = [&](const __nv_bfloat16* from) {
 #pragma unroll
-      for (int j = 0; j < X::kLoads; ++j) g[j] = X::mine(j) ? load_constant(from + X::at(j)) : make_uint2(0, 0);
+      for (int j = 0; j < kGains; ++j) {
+        const int unit = warp + kWarps * (2 * j + lane / 16);
+        gain[j] = unit < kUnits ? load_constant(from + unit * 64 + lane % 16 * 4) : make_uint2(0, 0);
+      }
     };
-    ask_gain(gain, p.norms);
-
+    ask_gain(p.norms);
     turn = p.turn;
-    for (layer = 0; layer < M::kLayers; ++layer, ++turn) {
-      // q, k, v
+
+    // one copy of the code for all products, which must stay in the instruction cache: q, k, v; o; gate and up; down;
+    // head
+    float best = -INFINITY, head_inv = 0;
+    int best_at = 0, phase = 0, head_row = 0;
+#pragma unroll 1
+    while (true) {
+      Product product{kUnits, M::kCut / 64, qkv.count, phase == 0 || phase == 2 || phase == 4, nullptr, tag_of(turn)};
+      int place = W::kX, count = qkv.count;
+      uint32_t of = turn;
+      if (phase == 0) of = turn - 1, product.tag = tag_of(turn - 1);
+      if (phase == 1)
+        product.units = W::kQ / 64, product.cut = M::kCutO / 64, count = model.count, place = W::kAttended;
+      if (phase == 2) count = hidden.count * 2, place = W::kMid;
+      if (phase == 3)
+        product.units = M::kFfn / 64, product.cut = M::kCutDown / 64, count = model.count, place = W::kHidden;
+      if (phase == 4) of = turn - 1, product.tag = tag_of(turn - 1), count = min(kRows, head.count - head_row);
+      product.rows = count;
+      product.from = phase == 0 && layer == 0 ? nullptr : read_at(place, of);
+      dawdle(p.delay, layer, phase);
+
       float square = 0;
-      dawdle(p.delay, layer, 0);
-      if (layer == 0) {
-#pragma unroll
-        for (int j = 0; j < X::kLoads; ++j)
-          if (X::mine(j)) {
-            const uint2 e = load_constant(p.embedding + static_cast<size_t>(p.token) * M::kD + X::at(j));
-            const float a = low_of(e.x), b = high_of(e.x), c = low_of(e.y), d = high_of(e.y);
-            square += a * a + b * b + c * c + d * d;
-            write_left(x, X::at(j), pair_of(a * low_of(gain[j].x), b * high_of(gain[j].x)),
-                       pair_of(c * low_of(gain[j].y), d * high_of(gain[j].y)));
-          }
-        __syncwarp();
-      } else {
-        square = take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 1, layer);
+      if (head_row == 0) square = take_row(product, gain, x, !(p.plant == 1 && layer == 3 && phase == 3));
+      // the gain of the next norm: behind q, k, v that of gate and up; behind gate and up the next layer's or the
+      // head's
+      if (phase == 0) ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
+      if (phase == 2)
+        ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
+      const int point = phase == 0 ? 0 : 5 + phase * 4;
+      if (phase < 4) stamp(point);
+      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(p.plant == 2 && layer == 3), layer);
+      if (product.norm && head_row == 0) {
+        square = warp_sum(square);
+        if (lane == 0) squares()[warp] = square;
       }
-      ask_gain(gain_mid, p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
-      product<M::kD, M::kCut>(qkv.count, square, 0);
-      if (finisher < qkv.count)
-        publish_once(W::kQkv, qkv.first + finisher, sum_of_warps(product_sums(), finisher) * inverse_root());
-      stamp(3);
-      parity ^= 1;
-
-      if (attends) attend(cosine, sine);
-      dawdle(p.delay, layer, 41);
-      merge(columns);
-      stamp(8);
-
-      // o
-      take_row<W::kQ, false>(read_at(W::kAttended, turn), tag_of(turn), none_q, x, true, p.stuck, 5, layer);
-      product<W::kQ, M::kCutO>(model.count, 0, 9);
-      if (finisher < model.count) {
-        residual += sum_of_warps(product_sums(), finisher);
-        publish(W::kMid, model.first + finisher, residual);
-      }
-      stamp(12);
-      parity ^= 1;
-
-      // gate and up
-      dawdle(p.delay, layer, 42);
-      square = take_row<M::kD, true>(read_at(W::kMid, turn), tag_of(turn), gain_mid, x, true, p.stuck, 6, layer);
-      ask_gain(gain, layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
-      product<M::kD, M::kCut>(hidden.count * 2, square, 13);
-      if (finisher < hidden.count) {
-        const float inv = inverse_root(), gate = sum_of_warps(product_sums(), finisher * 2) * inv;
-        const float up = sum_of_warps(product_sums(), finisher * 2 + 1) * inv;
-        publish(W::kHidden, hidden.first + finisher, gate / (1 + __expf(-gate)) * up);
-      }
-      stamp(16);
-      parity ^= 1;
-
-      // down
-      dawdle(p.delay, layer, 43);
-      take_row<M::kFfn, false>(read_at(W::kHidden, turn), tag_of(turn), none_h, x, !(p.plant == 1 && layer == 3),
-                               p.stuck, 7, layer);
-      product<M::kFfn, M::kCutDown>(model.count, 0, 17);
-      if (finisher < model.count) {
-        residual += sum_of_warps(product_sums(), finisher);
-        publish(W::kX, model.first + finisher, residual);
-        if (p.trace) p.trace[layer * M::kD + model.first + finisher] = residual;
-      }
-      stamp(20);
-      parity ^= 1;
-    }
-
-    // head: chunks of kRows rows, whose finishers keep the largest
-    const float square =
-        take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), gain, x, true, p.stuck, 8, layer);
-    layer = M::kLayers - 1;
-    stamp(21);
-    float best = -INFINITY, inv = 0;
-    int best_at = 0;
-    for (int row = 0; row < head.count; row += kRows) {
-      const int rows = min(kRows, head.count - row);
-      multiply<M::kD, M::kCut>(ring, x, product_sums() + warp * kRows, rows, true, layer);
-      if (row == 0) {
-        const float s = warp_sum(square);
-        if (lane == 0) squares()[warp] = s;
-      }
+      if (phase < 4) stamp(point + 1);
       consumers_meet();
-      if (row == 0) inv = inverse_root();
-      if (finisher < rows) {
-        const float v = sum_of_warps(product_sums(), finisher) * inv;
-        p.logits[head.first + row + finisher] = v;
-        if (v > best) best = v, best_at = head.first + row + finisher;
+      if (phase < 4) stamp(point + 2);
+      dawdle(p.delay, layer, phase + 8);
+
+      if (finisher < (phase == 2 ? hidden.count : count)) {
+        const int row = phase == 2 ? finisher * 2 : finisher;
+        float v = sum_of_warps(product_sums(), row);
+        const float inv = phase == 4 && head_row ? head_inv : product.norm ? inverse_root() : 1;
+        v *= inv;
+        int to = W::kQkv + qkv.first;
+        if (phase == 2) {
+          v = v / (1 + __expf(-v)) * (sum_of_warps(product_sums(), row + 1) * inv);
+          to = W::kHidden + hidden.first;
+        }
+        if (phase & 1) residual += v, v = residual, to = (phase == 1 ? W::kMid : W::kX) + model.first;
+        if (phase < 4) store_word(write_at(to) + finisher, word_of(v, tag_of(turn)));
+        if (phase == 3 && p.trace) p.trace[layer * M::kD + model.first + finisher] = residual;
+        if (phase == 4) {
+          head_inv = inv;
+          const int at = head.first + head_row + finisher;
+          p.logits[at] = v;
+          if (v > best) best = v, best_at = at;
+        }
       }
+      if (phase < 4) stamp(point + 3);
       parity ^= 1;
+      if (phase == 0) {
+        if (attends) attend(cosine, sine);
+        dawdle(p.delay, layer, 41);
+        merge(columns);
+        stamp(8);
+      }
+      if (phase < 4) {
+        if (++phase == 4) {
+          ++turn, ++layer;
+          if (layer < M::kLayers) phase = 0;
+        }
+      } else {
+        head_row += kRows;
+        if (head_row >= head.count) break;
+      }
     }
     if (finisher < kRows) {
 #pragma unroll
@@ -605,8 +575,10 @@ struct Consumer {
         const int other_at = __shfl_xor_sync(0xffffffffu, best_at, m);
         if (other > best || (other == best && other_at < best_at)) best = other, best_at = other_at;
       }
-      if (lane == 0)
-        sums(S::kBest)[finisher / 32] = best, reinterpret_cast<int*>(shared + S::kBest)[4 + finisher / 32] = best_at;
+      if (lane == 0) {
+        sums(S::kBest)[finisher / 32] = best;
+        reinterpret_cast<int*>(shared + S::kBest)[4 + finisher / 32] = best_at;
+      }
     }
     consumers_meet();
     if (finisher == 0) {
@@ -624,33 +596,32 @@ struct Consumer {
 template <class M>
 __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, Shared<M>::kSlotBytes> ring) {
   using W = Words<M>;
-  const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), head(M::kVocab);
+  constexpr int kQkvRows = W::kQ + 2 * W::kKv;
+  const Rows qkv(kQkvRows), model(M::kD), hidden(M::kFfn), head(M::kVocab);
   const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
   const uint64_t policy = evict_first();
   for (uint32_t layer = 0; layer < M::kLayers; ++layer) {
     const size_t at = p.same_layer ? 0 : layer;
     dawdle(p.delay, layer, 50);
-    bring<M::kD, M::kCut>(ring, p.qkv + (at * (W::kQ + 2 * W::kKv) + qkv.first) * M::kD, qkv.count, policy, layer);
+    bring<M>(ring, p.qkv + (at * kQkvRows + qkv.first) * M::kD, M::kD, M::kCut, qkv.count, policy, layer);
     if (attends)
       for (int which = 0; which < 2; ++which) {
         ring.claim(kKeys * M::kHead * 2, layer);
-        const size_t row = ((static_cast<size_t>(layer) * 2 + which) * M::kKvHeads + blockIdx.x / kSplits) * p.context +
-                           blockIdx.x % kSplits * kKeys;
+        const size_t head_of = (static_cast<size_t>(layer) * 2 + which) * M::kKvHeads + blockIdx.x / kSplits;
         if (threadIdx.x % 32 == 0)
-          copy_bulk(ring.bytes_at(0), p.cache + row * M::kHead, kKeys * M::kHead * 2, ring.full + ring.slot * 8,
-                    policy);
+          copy_bulk(ring.bytes_at(0), p.cache + (head_of * p.context + blockIdx.x % kSplits * kKeys) * M::kHead,
+                    kKeys * M::kHead * 2, ring.full + ring.slot * 8, policy);
         ring.advance(1);
       }
     dawdle(p.delay, layer, 51);
-    bring<W::kQ, M::kCutO>(ring, p.o + (at * M::kD + model.first) * W::kQ, model.count, policy, layer);
-    bring<M::kD, M::kCut>(ring, p.gate_up + (at * M::kFfn + hidden.first) * 2 * M::kD, hidden.count * 2, policy, layer);
+    bring<M>(ring, p.o + (at * M::kD + model.first) * W::kQ, W::kQ, M::kCutO, model.count, policy, layer);
+    bring<M>(ring, p.gate_up + (at * M::kFfn + hidden.first) * 2 * M::kD, M::kD, M::kCut, hidden.count * 2, policy,
+             layer);
     dawdle(p.delay, layer, 52);
-    bring<M::kFfn, M::kCutDown>(ring, p.down + (at * M::kD + model.first) * M::kFfn, model.count, policy, layer);
+    bring<M>(ring, p.down + (at * M::kD + model.first) * M::kFfn, M::kFfn, M::kCutDown, model.count, policy, layer);
   }
-  // the consumers' chunks of kRows rows begin a tile each
-  for (int row = 0; row < head.count; row += kRows)
-    bring<M::kD, M::kCut>(ring, p.head + (static_cast<size_t>(head.first) + row) * M::kD, min(kRows, head.count - row),
-                          policy, M::kLayers);
+  // the consumers' chunks of kRows rows begin a tile each, as kRows is a multiple of 8
+  bring<M>(ring, p.head + static_cast<size_t>(head.first) * M::kD, M::kD, M::kCut, head.count, policy, M::kLayers);
 }
 
 template <class M>

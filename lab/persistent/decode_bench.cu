@@ -77,7 +77,7 @@ struct Bench {
     p.embedding = p.head = drawn(size_t(M::kVocab) * d, 0, 1);
     p.cache =
         drawn(layers * 2 * M::kKvHeads * kContext * M::kHead, 0, 2);  // so that attention weighs and its row counts
-    p.words = room<uint32_t>(size_t(4) * 2 * W::kAll);
+    p.words = room<uint32_t>(size_t(2) * W::kAll);
     p.logits = room<float>(M::kVocab);
     p.best = room<float>(blocks);
     p.best_index = room<int>(blocks);
@@ -87,7 +87,7 @@ struct Bench {
     MUST(cudaHostAlloc(&stuck, sizeof(Stuck), cudaHostAllocMapped));
     std::memset(const_cast<void*>(static_cast<volatile void*>(stuck)), 0, sizeof(Stuck));
     p.stuck = stuck;
-    p.token = 1, p.context = kContext, p.copies = 1;
+    p.token = 1, p.context = kContext;
     place(kContext - 1);
     MUST(cudaFuncSetAttribute(decode_step<M>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shared<M>::kBytes));
     MUST(cudaDeviceSynchronize());
@@ -213,18 +213,15 @@ struct Bench {
     const auto rows = host(trace, size_t(M::kLayers) * M::kD);
     const auto logits = host(p.logits, M::kVocab);
     const int plain = differ(rows, logits, 100, 0), delayed = differ(rows, logits, 40, 17);
-    p.copies = 4;
-    const int copied = differ(rows, logits, 20, 91);
-    p.copies = 1;
     p.plant = 1;
     const int planted = differ(rows, logits, 5, 0);
     p.plant = 0;
     const int after = differ(rows, logits, 5, 0);
-    good &= plain == 0 && delayed == 0 && copied == 0 && planted == 5 && after == 0;
+    good &= plain == 0 && delayed == 0 && planted == 5 && after == 0;
     std::printf(
-        "\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 with 4 copies; a missing wait: %d of 5 (then "
+        "\n%s other bits: %d of 100 runs, %d of 40 with delays; a missing wait: %d of 5 (then "
         "%d of 5): %s\n",
-        M::kName, plain, delayed, copied, planted, after, good ? "ok" : "WRONG");
+        M::kName, plain, delayed, planted, after, good ? "ok" : "WRONG");
     return good ? 0 : 1;
   }
   int plant(uint32_t which) {
@@ -265,11 +262,7 @@ struct Bench {
   }
   int times() {
     std::printf("%s us (%d blocks, ring %d x %d):", M::kName, blocks, Shared<M>::kSlots, Shared<M>::kSlotBytes);
-    for (int copies : {1, 2, 4}) {
-      p.copies = copies;
-      time_it(copies == 1 ? "1 copy of words" : copies == 2 ? "2 copies" : "4 copies", 300);
-    }
-    p.copies = 1;
+    time_it("step", 300);
     p.same_layer = 1;
     time_it("weights of layer 0", 300);
     p.same_layer = 0;

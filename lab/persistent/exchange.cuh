@@ -44,35 +44,50 @@ __device__ __forceinline__ bool valid(uint4 v, uint32_t tag) {
   return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 0xff) == 0;
 }
 
+#ifndef LAB_FLIGHTS
+#define LAB_FLIGHTS 1  // polls of a word that are on their way at once
+#endif
+
 /// Until the words at[offset[j]..+3] of every wanted j have the tag. `wanted`: a bit for each j, of this thread.
 /// `wait` false is a planted fault: takes what is there.
-template <int kCount>
+template <int kCount, int kFlights = LAB_FLIGHTS>
 __device__ __forceinline__ void wait_words(uint4 (&v)[kCount], const uint32_t* at, const int (&offset)[kCount],
                                            uint32_t wanted, uint32_t tag, bool wait, Stuck* stuck, uint32_t where,
                                            uint32_t layer) {
+  static_assert(kFlights == 1 || kFlights == 2);
+  uint4 late[kFlights == 2 ? kCount : 1];
   uint32_t polls = 0;
+  auto ask = [&](auto& into) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (wanted >> j & 1) into[j] = load_words(at + offset[j]);
+  };
+  auto look = [&](const auto& in) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if ((wanted >> j & 1) && (valid(in[j], tag) || !wait)) v[j] = in[j], wanted &= ~(1u << j);
+  };
 #pragma unroll
   for (int j = 0; j < kCount; ++j) v[j] = make_uint4(0, 0, 0, 0);
-  while (wanted) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      if (wanted >> j & 1) v[j] = load_words(at + offset[j]);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      if ((wanted >> j & 1) && (valid(v[j], tag) || !wait)) wanted &= ~(1u << j);
+  ask(v);
+  if constexpr (kFlights == 2) {  // half a flight behind
+    const long long until = clock64() + 350;
+    while (clock64() < until) {
+    }
+    ask(late);
+  }
+  while (true) {
+    look(v);
+    if (!wanted) break;
+    ask(v);
+    if constexpr (kFlights == 2) {
+      look(late);
+      if (!wanted) break;
+      ask(late);
+    }
     if (++polls == kPatience) give_up(stuck, where, layer, tag, v[0].x);
   }
   __syncwarp();
-}
-/// The same of one word.
-__device__ __forceinline__ uint32_t wait_word(const uint32_t* at, uint32_t tag, Stuck* stuck, uint32_t where,
-                                              uint32_t layer) {
-  uint32_t v, polls = 0;
-  do {
-    v = load_word(at);
-    if (++polls == kPatience) give_up(stuck, where, layer, tag, v);
-  } while ((v & 0xff) != tag);
-  return v;
 }
 
 }  // namespace lab

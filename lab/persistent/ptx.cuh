@@ -12,9 +12,13 @@ __device__ __forceinline__ void stop() {
 __device__ __forceinline__ void store_word(uint32_t* at, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
 }
-__device__ __forceinline__ uint32_t load_word(const uint32_t* at) {
-  uint32_t v;
-  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+/// Two words, each by itself single-copy atomic.
+__device__ __forceinline__ void store_words(uint32_t* at, uint32_t a, uint32_t b) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ uint2 load_two_words(const uint32_t* at) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
   return v;
 }
 /// Four words, each by itself single-copy atomic.
