@@ -22,6 +22,11 @@ constexpr int kSplits = 16;  // blocks of a kv head
 constexpr int kRows = 128;   // rows of a product between two barriers
 constexpr int kMergeColumns = 16;
 constexpr float kNoScore = -1e30f;
+#ifndef LAB_COPIES
+#define LAB_COPIES 1
+#endif
+constexpr int kCopies =
+    LAB_COPIES;  // of rows that every block polls: each copy has its part of the blocks to look at it
 
 struct Step {
   const __nv_bfloat16 *qkv, *o, *gate_up, *down;       // [layers, n, k]; gate and up in turn
@@ -96,8 +101,10 @@ __device__ __noinline__ void dawdle_some(uint32_t seed, uint32_t layer, uint32_t
   }
 }
 
+/// kProbe: what only checks need, stamps and delays. It is compiled out where time counts.
+template <bool kProbe>
 __device__ __forceinline__ void dawdle(uint32_t seed, uint32_t layer, uint32_t point) {
-  if (seed) dawdle_some(seed, layer, point);
+  if (kProbe && seed) dawdle_some(seed, layer, point);
 }
 
 __device__ __forceinline__ uint32_t pair_of(float a, float b) {
@@ -237,7 +244,7 @@ __device__ __forceinline__ float4 norm_and_rotate(uint4 words, uint2 gain, float
                      v.z * cosine.z + side * p.z * sine.z, v.w * cosine.w + side * p.w * sine.w);
 }
 
-template <class M>
+template <class M, bool kProbe>
 struct Consumer {
   using W = Words<M>;
   using S = Shared<M>;
@@ -257,10 +264,13 @@ struct Consumer {
   __device__ __forceinline__ float* product_sums() const { return sums(S::kSums) + parity * kWarps * kRows; }
   __device__ __forceinline__ float* squares() const { return sums(S::kSquares) + parity * kWarps; }
   __device__ __forceinline__ const uint32_t* read_at(int place, uint32_t of) const {
-    return p.words + (of & 1) * W::kAll + place;
+    return p.words + (of & 1) * W::kAll + place;  // of the first copy
   }
-  __device__ __forceinline__ uint32_t* write_at(int place) const { return p.words + (turn & 1) * W::kAll + place; }
+  __device__ __forceinline__ uint32_t* write_at(int place, int copy = 0) const {
+    return p.words + (copy * 2 + (turn & 1)) * W::kAll + place;
+  }
   __device__ __forceinline__ void stamp(int point) const {
+    if constexpr (!kProbe) return;
     if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0)
       p.stamps[layer * kStamps + point] = clock64();
   }
@@ -375,7 +385,7 @@ struct Consumer {
     stamp(5);
     consumers_meet();
     stamp(6);
-    dawdle(p.delay, layer, 40);
+    dawdle<kProbe>(p.delay, layer, 40);
     const int mine = threadIdx.x;
     if (mine < kGroup * kHead) {
       const int g = mine / kHead;
@@ -420,8 +430,8 @@ struct Consumer {
 #pragma unroll
       for (int s = kSplits / 2; s; s /= 2)
         share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
-      if (split == 0 && warp * 2 + lane / kSplits < columns.count)
-        store_word(write_at(W::kAttended) + column, word_of(sum / share, tag));
+      if (split < kCopies && warp * 2 + lane / kSplits < columns.count)
+        store_word(write_at(W::kAttended, split) + column, word_of(__fdividef(sum, share), tag));
     }
   }
 
@@ -474,7 +484,7 @@ struct Consumer {
     const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
     const uint32_t x = base + S::kX;
     embedded = p.embedding + static_cast<size_t>(p.token) * M::kD;
-    float residual = finisher < model.count ? __bfloat162float(embedded[model.first + finisher]) : 0;
+    float residual = lane < model.count ? __bfloat162float(embedded[model.first + lane]) : 0;
     const int rotated = lane % (kHead / 8) * 4;
     const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated);
     const float4 sine = *reinterpret_cast<const float4*>(p.sine + rotated);
@@ -508,11 +518,11 @@ struct Consumer {
         product.units = M::kFfn / 64, product.cut = M::kCutDown / 64, count = model.count, place = W::kHidden;
       if (phase == 4) of = turn - 1, product.tag = tag_of(turn - 1), count = min(kRows, head.count - head_row);
       product.rows = count;
-      product.from = phase == 0 && layer == 0 ? nullptr : read_at(place, of);
-      dawdle(p.delay, layer, phase);
+      product.from = phase == 0 && layer == 0 ? nullptr : read_at(place, of) + blockIdx.x % kCopies * 2 * W::kAll;
+      dawdle<kProbe>(p.delay, layer, phase);
 
       float square = 0;
-      if (head_row == 0) square = take_row(product, gain, x, !(p.plant == 1 && layer == 3 && phase == 3));
+      if (head_row == 0) square = take_row(product, gain, x, !(kProbe && p.plant == 1 && layer == 3 && phase == 3));
       // the gain of the next norm: behind q, k, v that of gate and up; behind gate and up the next layer's or the
       // head's
       if (phase == 0) ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
@@ -520,7 +530,7 @@ struct Consumer {
         ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
       const int point = phase == 0 ? 0 : 5 + phase * 4;
       if (phase < 4) stamp(point);
-      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(p.plant == 2 && layer == 3), layer);
+      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(kProbe && p.plant == 2 && layer == 3), layer);
       if (product.norm && head_row == 0) {
         square = warp_sum(square);
         if (lane == 0) squares()[warp] = square;
@@ -528,33 +538,36 @@ struct Consumer {
       if (phase < 4) stamp(point + 1);
       consumers_meet();
       if (phase < 4) stamp(point + 2);
-      dawdle(p.delay, layer, phase + 8);
+      dawdle<kProbe>(p.delay, layer, phase + 8);
 
-      if (finisher < (phase == 2 ? hidden.count : count)) {
-        const int row = phase == 2 ? finisher * 2 : finisher;
+      // a warp finishes 32 rows, and each copy has warps of its own, from the last on
+      const int rows = phase == 2 ? hidden.count : count, warps = (rows + 31) / 32, mine = kWarps - 1 - warp;
+      const int copy = mine / warps, done = (mine - copy * warps) * 32 + lane;
+      if (copy < kCopies && done < rows) {
+        const int row = phase == 2 ? done * 2 : done;
         float v = sum_of_warps(product_sums(), row);
         const float inv = phase == 4 && head_row ? head_inv : product.norm ? inverse_root() : 1;
         v *= inv;
         int to = W::kQkv + qkv.first;
         if (phase == 2) {
-          v = v / (1 + __expf(-v)) * (sum_of_warps(product_sums(), row + 1) * inv);
+          v = __fdividef(v, 1 + __expf(-v)) * (sum_of_warps(product_sums(), row + 1) * inv);
           to = W::kHidden + hidden.first;
         }
         if (phase & 1) residual += v, v = residual, to = (phase == 1 ? W::kMid : W::kX) + model.first;
-        if (phase < 4) store_word(write_at(to) + finisher, word_of(v, tag_of(turn)));
-        if (phase == 3 && p.trace) p.trace[layer * M::kD + model.first + finisher] = residual;
+        if (phase < 4) store_word(write_at(to, phase ? copy : 0) + done, word_of(v, tag_of(turn)));
+        if (kProbe && phase == 3 && p.trace) p.trace[layer * M::kD + model.first + done] = residual;
         if (phase == 4) {
           head_inv = inv;
-          const int at = head.first + head_row + finisher;
+          const int at = head.first + head_row + done;
           p.logits[at] = v;
-          if (v > best) best = v, best_at = at;
+          if (copy == 0 && v > best) best = v, best_at = at;
         }
       }
       if (phase < 4) stamp(point + 3);
       parity ^= 1;
       if (phase == 0) {
         if (attends) attend(cosine, sine);
-        dawdle(p.delay, layer, 41);
+        dawdle<kProbe>(p.delay, layer, 41);
         merge(columns);
         stamp(8);
       }
@@ -593,7 +606,7 @@ struct Consumer {
   }
 };
 
-template <class M>
+template <class M, bool kProbe>
 __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, Shared<M>::kSlotBytes> ring) {
   using W = Words<M>;
   constexpr int kQkvRows = W::kQ + 2 * W::kKv;
@@ -602,7 +615,7 @@ __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, S
   const uint64_t policy = evict_first();
   for (uint32_t layer = 0; layer < M::kLayers; ++layer) {
     const size_t at = p.same_layer ? 0 : layer;
-    dawdle(p.delay, layer, 50);
+    dawdle<kProbe>(p.delay, layer, 50);
     bring<M>(ring, p.qkv + (at * kQkvRows + qkv.first) * M::kD, M::kD, M::kCut, qkv.count, policy, layer);
     if (attends)
       for (int which = 0; which < 2; ++which) {
@@ -613,21 +626,22 @@ __device__ __forceinline__ void produce(const Step& p, Ring<Shared<M>::kSlots, S
                     kKeys * M::kHead * 2, ring.full + ring.slot * 8, policy);
         ring.advance(1);
       }
-    dawdle(p.delay, layer, 51);
+    dawdle<kProbe>(p.delay, layer, 51);
     bring<M>(ring, p.o + (at * M::kD + model.first) * W::kQ, W::kQ, M::kCutO, model.count, policy, layer);
     bring<M>(ring, p.gate_up + (at * M::kFfn + hidden.first) * 2 * M::kD, M::kD, M::kCut, hidden.count * 2, policy,
              layer);
-    dawdle(p.delay, layer, 52);
+    dawdle<kProbe>(p.delay, layer, 52);
     bring<M>(ring, p.down + (at * M::kD + model.first) * M::kFfn, M::kFfn, M::kCutDown, model.count, policy, layer);
   }
   // the consumers' chunks of kRows rows begin a tile each, as kRows is a multiple of 8
   bring<M>(ring, p.head + static_cast<size_t>(head.first) * M::kD, M::kD, M::kCut, head.count, policy, M::kLayers);
 }
 
-template <class M>
+template <class M, bool kProbe>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Step p) {
   using S = Shared<M>;
   extern __shared__ __align__(128) unsigned char shared[];
+  static_assert(kCopies >= 1 && kCopies <= kSplits && kCopies * 2 <= kWarps);
   static_assert(S::kGroup <= 4 && S::kGroup * M::kHead <= kConsumers && S::kSlotBytes >= kKeys * M::kHead * 2 &&
                 S::kSlots >= 8);
   const uint32_t base = shared_at(shared);
@@ -638,9 +652,9 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    produce<M>(p, ring);
+    produce<M, kProbe>(p, ring);
   } else {
-    Consumer<M> me{p, shared, base, ring};
+    Consumer<M, kProbe> me{p, shared, base, ring};
     me.run();
   }
 }

@@ -77,7 +77,7 @@ struct Bench {
     p.embedding = p.head = drawn(size_t(M::kVocab) * d, 0, 1);
     p.cache =
         drawn(layers * 2 * M::kKvHeads * kContext * M::kHead, 0, 2);  // so that attention weighs and its row counts
-    p.words = room<uint32_t>(size_t(2) * W::kAll);
+    p.words = room<uint32_t>(size_t(kCopies) * 2 * W::kAll);
     p.logits = room<float>(M::kVocab);
     p.best = room<float>(blocks);
     p.best_index = room<int>(blocks);
@@ -89,7 +89,8 @@ struct Bench {
     p.stuck = stuck;
     p.token = 1, p.context = kContext;
     place(kContext - 1);
-    MUST(cudaFuncSetAttribute(decode_step<M>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shared<M>::kBytes));
+    MUST(cudaFuncSetAttribute(decode_step<M, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shared<M>::kBytes));
+    MUST(cudaFuncSetAttribute(decode_step<M, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shared<M>::kBytes));
     MUST(cudaDeviceSynchronize());
   }
   void place(int position) {
@@ -106,7 +107,8 @@ struct Bench {
   void launch() {
     p.turn = static_cast<uint32_t>(step++) * M::kLayers;
     void* args[] = {&p};
-    MUST(cudaLaunchCooperativeKernel(decode_step<M>, blocks, kThreads, args, Shared<M>::kBytes, cudaStreamDefault));
+    MUST(cudaLaunchCooperativeKernel(p.trace || p.stamps ? decode_step<M, true> : decode_step<M, false>, blocks,
+                                     kThreads, args, Shared<M>::kBytes, cudaStreamDefault));
   }
   void finish() {
     const cudaError_t e = cudaDeviceSynchronize();
@@ -213,15 +215,18 @@ struct Bench {
     const auto rows = host(trace, size_t(M::kLayers) * M::kD);
     const auto logits = host(p.logits, M::kVocab);
     const int plain = differ(rows, logits, 100, 0), delayed = differ(rows, logits, 40, 17);
+    p.trace = nullptr;  // the kernel without probes: the same logits
+    const int bare = differ(rows, logits, 20, 0);
+    p.trace = trace;
     p.plant = 1;
     const int planted = differ(rows, logits, 5, 0);
     p.plant = 0;
     const int after = differ(rows, logits, 5, 0);
-    good &= plain == 0 && delayed == 0 && planted == 5 && after == 0;
+    good &= plain == 0 && delayed == 0 && bare == 0 && planted == 5 && after == 0;
     std::printf(
-        "\n%s other bits: %d of 100 runs, %d of 40 with delays; a missing wait: %d of 5 (then "
+        "\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 without probes; a missing wait: %d of 5 (then "
         "%d of 5): %s\n",
-        M::kName, plain, delayed, planted, after, good ? "ok" : "WRONG");
+        M::kName, plain, delayed, bare, planted, after, good ? "ok" : "WRONG");
     return good ? 0 : 1;
   }
   int plant(uint32_t which) {
@@ -261,7 +266,8 @@ struct Bench {
     std::fflush(stdout);
   }
   int times() {
-    std::printf("%s us (%d blocks, ring %d x %d):", M::kName, blocks, Shared<M>::kSlots, Shared<M>::kSlotBytes);
+    std::printf("%s us (%d flights, %d copies, canary %d, %d blocks, ring %d x %d):", M::kName, LAB_FLIGHTS, kCopies,
+                LAB_CANARY, blocks, Shared<M>::kSlots, Shared<M>::kSlotBytes);
     time_it("step", 300);
     p.same_layer = 1;
     time_it("weights of layer 0", 300);

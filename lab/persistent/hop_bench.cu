@@ -3,40 +3,33 @@
 #include <cstdio>
 #include <vector>
 
-#include "ring.cuh"
+#include "exchange.cuh"
 
 namespace lab {
 
-/// Each hop a block stores its share of `n` words and polls all of them. kOneWarp: one warp polls, the others wait for
-/// it.
-template <bool kOneWarp>
+/// Each hop a block stores its share of `n` words in `copies` copies, one store instruction for as many as fit its
+/// threads, and polls all words of its copy with all warps, kFlights polls of a word on their way at once.
+template <int kFlights>
 __global__ void __launch_bounds__(256, 1)
     hops(uint32_t* words, int n, int count, int copies, uint32_t turn, Stuck* stuck, float* sink) {
-  __shared__ float row[4096];
+  __shared__ float row[2048];
   const int each = n / gridDim.x, more = n % gridDim.x, me = blockIdx.x;
   const int first = me * each + min(me, more), mine = each + (me < more);
   float v = static_cast<float>(me);
   for (int hop = 0; hop < count; ++hop, ++turn) {
     const uint32_t tag = tag_of(turn);
-    for (int c = 0; c < copies; ++c)
-      for (int i = threadIdx.x; i < mine; i += 256)
-        store_word(words + (c * 2 + (turn & 1)) * n + first + i, word_of(v, tag));
+    for (int i = threadIdx.x; i < mine * copies; i += 256)
+      store_word(words + (i / mine * 2 + (turn & 1)) * n + first + i % mine, word_of(v, tag));
     const uint32_t* from = words + (me % copies * 2 + (turn & 1)) * n;
-    if (!kOneWarp || threadIdx.x < 32)
-      for (int quad = threadIdx.x; quad < n / 4; quad += kOneWarp ? 32 * 4 : 256 * 4) {
-        uint4 w[4];
-        int offset[4];
-        uint32_t wanted = 0;
-        for (int j = 0; j < 4; ++j) {
-          const int q = quad + j * (kOneWarp ? 32 : 256);
-          offset[j] = q * 4, wanted |= q < n / 4 ? 1u << j : 0;
-        }
-        wait_words(w, from, offset, wanted, tag, true, stuck, 1, hop);
-        for (int j = 0; j < 4; ++j)
-          if (offset[j] < n)
-            *reinterpret_cast<float4*>(row + offset[j]) =
-                make_float4(value_of(w[j].x), value_of(w[j].y), value_of(w[j].z), value_of(w[j].w));
-      }
+    if (static_cast<int>(threadIdx.x) < n / 4) {
+      uint4 w[2];
+      const int offset[2] = {static_cast<int>(threadIdx.x) * 4, static_cast<int>(threadIdx.x) * 4 + 1024};
+      wait_words<2, kFlights>(w, from, offset, offset[1] < n ? 3u : 1u, tag, true, stuck, 1, hop);
+      for (int j = 0; j < 2; ++j)
+        if (offset[j] < n)
+          *reinterpret_cast<float4*>(row + offset[j]) =
+              make_float4(value_of(w[j].x), value_of(w[j].y), value_of(w[j].z), value_of(w[j].w));
+    }
     __syncthreads();
     v = row[(threadIdx.x * 7 + hop) % n] * 0.5f;
     __syncthreads();
@@ -50,28 +43,27 @@ int main() {
   using namespace lab;
   int blocks, device = 0;
   cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  const size_t bytes = size_t(blocks) * 2 * 2048 * 4;
   uint32_t* words;
   float* sink;
   Stuck* stuck;
-  cudaMalloc(&words, 1 << 20), cudaMemset(words, 0, 1 << 20), cudaMalloc(&sink, 4);
+  cudaMalloc(&words, bytes), cudaMalloc(&sink, 4);
   cudaHostAlloc(&stuck, sizeof(Stuck), cudaHostAllocMapped);
   stuck->where = 0;
   cudaEvent_t begin, end;
   cudaEventCreate(&begin), cudaEventCreate(&end);
-  uint32_t turn = 0;
-  for (int n : {512, 2048})
-    for (int warps : {1, 8}) {
-      std::printf("hop of %2d KB, %d polling warps:", n / 256, warps);
-      for (int copies : {1, 2, 4, 8}) {
-        cudaMemset(words, 0, 1 << 20);
-        turn = 0;
+  for (int n : {512, 1024, 2048})
+    for (int flights : {1, 2}) {
+      std::printf("hop of %2d KB, %d flights:", n / 256, flights);
+      for (int copies : {1, 2, 4, 16, blocks}) {
+        cudaMemset(words, 0, bytes);
+        uint32_t turn = 0;
         std::vector<float> times;
         int count = 1000;
         for (int i = 0; i < 7; ++i) {
           void* args[] = {&words, &n, &count, &copies, &turn, &stuck, &sink};
           cudaEventRecord(begin);
-          cudaError_t e =
-              cudaLaunchCooperativeKernel(warps == 1 ? hops<true> : hops<false>, blocks, 256, args, 0, nullptr);
+          cudaError_t e = cudaLaunchCooperativeKernel(flights == 1 ? hops<1> : hops<2>, blocks, 256, args, 0, nullptr);
           cudaEventRecord(end);
           if (e == cudaSuccess) e = cudaDeviceSynchronize();
           if (e != cudaSuccess) {
