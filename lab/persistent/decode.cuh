@@ -148,38 +148,57 @@ __host__ __device__ constexpr int stride_of(int columns) {
 }
 
 /// Rows [0, rows) of the block's part of a product times the row in `x`, as this warp's sums: sums[row]. Three stages
-/// at a time, whatever tile or piece of K they are, so that their loads overlap; those behind the last are read for
-/// nothing.
-template <class M, class R>
+/// at a time, whatever tile or piece of K they are. What the ring holds of the first three is in registers before
+/// `take()` waits for the row.
+template <class M, class R, class Take>
 __device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, const Product& product, bool wait,
-                                         uint32_t layer) {
-  constexpr int kStages = 3;
+                                         uint32_t layer, Take take) {
+  constexpr int kStages = 3, kAhead = M::kAhead;  // units of a stage that wait in registers
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t right = lane / 4 * stride_of(M::kCut) + lane % 4 * 16, left = x + lane % 4 * 16;
-  int stages = (product.rows + 7) / 8 * (product.units / product.cut), unit = 0;  // first unit of a stage
+  const uint32_t right = lane / 4 * stride_of(M::kCut) + lane % 4 * 16 + warp * 128;
+  const uint32_t left = x + lane % 4 * 16 + warp * 128;
+  const int all = (product.rows + 7) / 8 * (product.units / product.cut);
+  int unit = 0;  // first unit of a stage
   float2 total = make_float2(0, 0);
 #pragma unroll 1
-  for (; stages > 0; stages -= kStages) {
-    const int count = min(stages, kStages);
+  for (int stage = 0; stage < all; stage += kStages) {
+    const int count = min(all - stage, kStages);
     if (wait)
 #pragma unroll 1
       for (int s = 0; s < count; ++s) ring.wait(s, layer);
-    float c[kStages][2][4] = {};
     uint32_t at[kStages], row[kStages];
+    uint4 w[kStages][kAhead][2];
     int first = unit;
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       at[s] = ring.bytes_at(s) + right, row[s] = left + first * 128;
       first += product.cut;
       if (first == product.units) first = 0;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        w[s][i][0] = read_shared(at[s] + i * kWarps * 128), w[s][i][1] = read_shared(at[s] + i * kWarps * 128 + 64);
     }
-#pragma unroll M::kUnroll
-    for (int u = warp; u < product.cut; u += kWarps)
+    if (stage == 0) take();
+    float c[kStages][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      uint4 v[kStages][2];
+#pragma unroll
+      for (int s = 0; s < kStages; ++s)
+        v[s][0] = read_shared(row[s] + i * kWarps * 128), v[s][1] = read_shared(row[s] + i * kWarps * 128 + 64);
+#pragma unroll
+      for (int s = 0; s < kStages; ++s)
+        if (s < count) multiply_piece(c[s], v[s][0], w[s][i][0]), multiply_piece(c[s], v[s][1], w[s][i][1]);
+    }
+#pragma unroll 1
+    for (int u = warp + kAhead * kWarps; u < product.cut; u += kWarps)
 #pragma unroll
       for (int s = 0; s < kStages; ++s)
 #pragma unroll
-        for (int half = 0; half < 128; half += 64)
-          multiply_piece(c[s], read_shared(row[s] + u * 128 + half), read_shared(at[s] + u * 128 + half));
+        for (int half = 0; half < 128; half += 64) {
+          const uint32_t from = (u - warp) * 128 + half;
+          multiply_piece(c[s], read_shared(row[s] + from), read_shared(at[s] + from));
+        }
     ring.release(count);
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
@@ -522,15 +541,15 @@ struct Consumer {
       dawdle<kProbe>(p.delay, layer, phase);
 
       float square = 0;
-      if (head_row == 0) square = take_row(product, gain, x, !(kProbe && p.plant == 1 && layer == 3 && phase == 3));
-      // the gain of the next norm: behind q, k, v that of gate and up; behind gate and up the next layer's or the
-      // head's
-      if (phase == 0) ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
-      if (phase == 2)
-        ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
       const int point = phase == 0 ? 0 : 5 + phase * 4;
-      if (phase < 4) stamp(point);
-      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(kProbe && p.plant == 2 && layer == 3), layer);
+      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(kProbe && p.plant == 2 && layer == 3), layer, [&] {
+        if (head_row == 0) square = take_row(product, gain, x, !(kProbe && p.plant == 1 && layer == 3 && phase == 3));
+        // the next norm's gain: behind q, k, v that of gate and up; behind gate and up the next layer's or the head's
+        if (phase == 0) ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
+        if (phase == 2)
+          ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
+        if (phase < 4) stamp(point);
+      });
       if (product.norm && head_row == 0) {
         square = warp_sum(square);
         if (lane == 0) squares()[warp] = square;

@@ -10,7 +10,9 @@ struct SmolLM2 {  // 135M
   static constexpr float kEpsilon = 1e-5f;
   // columns of a stage of 8 rows, of products over d, over the heads and over the hidden row
   static constexpr int kCut = 576, kCutO = 576, kCutDown = 512, kSlotBytes = 8 * (576 * 2 + 64);
-  static constexpr int kLoads = 2, kUnroll = 1;  // polls of four words in flight a lane; units of a stage side by side
+  static constexpr int
+      kLoads = 2,
+      kAhead = 1;  // polls of four words in flight a lane; units of a stage in registers before the row comes
 };
 struct Qwen3_06B {
   static constexpr const char* kName = "Qwen3-0.6B";
@@ -18,7 +20,7 @@ struct Qwen3_06B {
   static constexpr bool kQkNorm = true;
   static constexpr float kEpsilon = 1e-6f;
   static constexpr int kCut = 1024, kCutO = 1024, kCutDown = 1024, kSlotBytes = 8 * (1024 * 2 + 64);
-  static constexpr int kLoads = 3, kUnroll = 2;
+  static constexpr int kLoads = 3, kAhead = 2;
 };
 struct Llama32_1B {
   static constexpr const char* kName = "Llama-3.2-1B";
@@ -26,7 +28,7 @@ struct Llama32_1B {
   static constexpr bool kQkNorm = false;
   static constexpr float kEpsilon = 1e-5f;
   static constexpr int kCut = 1024, kCutO = 1024, kCutDown = 1024, kSlotBytes = 8 * (1024 * 2 + 64);
-  static constexpr int kLoads = 4, kUnroll = 2;
+  static constexpr int kLoads = 4, kAhead = 2;
 };
 
 }  // namespace lab
