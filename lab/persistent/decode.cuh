@@ -310,26 +310,48 @@ struct Consumer {
       q_gain = load_constant(p.qk_norms + (layer * 2) * kHead + lane % (kHead / 4) * 4);
       k_gain = load_constant(p.qk_norms + (layer * 2 + 1) * kHead + lane % (kHead / 4) * 4);
     }
-    uint4 v[kLoads];
-    int offset[kLoads];
-    uint32_t wanted = 0;
+    // what is cached needs nobody: this warp's 8 keys and, of each value, a lane's kHead / 32 dims
+    constexpr int kDims = kHead / 32;
+    const int first = split * kKeys + warp * 8, row = lane / 4, odd = row & 1;
+    ring.wait(0, layer);
+    ring.wait(1, layer);
+    uint4 keys[kHead / 64][2];
+    uint32_t values[8][kDims / 2];
+    auto read_key = [&](uint32_t from) {  // odd rows take their halves in turn: two rows would meet in the same banks
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j) offset[j] = (j * 32 + lane) * 4, wanted |= j * 32 + lane < kQuads ? 1u << j : 0;
-    wait_words(v, read_at(W::kQkv + kv * kGroup * kHead, turn), offset, wanted, tag, true, p.stuck, 2, layer);
+      for (int i = 0; i < kHead / 64; ++i) {
+        const uint32_t at = from + i * 128 + lane % 4 * 16;
+        const uint4 early = read_shared(at + odd * 64), late = read_shared(at + (odd ^ 1) * 64);
+        keys[i][0] = odd ? late : early, keys[i][1] = odd ? early : late;
+      }
+    };
+    read_key(ring.bytes_at(0) + (warp * 8 + row) * kHead * 2);
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+#pragma unroll
+      for (int d = 0; d < kDims / 2; ++d)
+        values[k][d] = read_shared_word(ring.bytes_at(1) + (warp * 8 + k) * kHead * 2 + lane * kDims * 2 + d * 4);
+
+    // the queries, and with them, in one warp, the new key and value
+    uint4 v[kLoads + 2];
+    int offset[kLoads + 2];
+    uint32_t wanted = owner && low ? 3u << kLoads : 0;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j)
+      offset[j] = kv * kGroup * kHead + (j * 32 + lane) * 4, wanted |= wanted_quad<kQuads>(j) ? 1u << j : 0;
+    offset[kLoads] = W::kQ + kv * kHead + lane * 4, offset[kLoads + 1] = offset[kLoads] + W::kKv;
+    wait_words(v, read_at(W::kQkv, turn), offset, wanted, tag, true, p.stuck, 2, layer);
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       const float4 r = norm_and_rotate<kHead, M::kQkNorm>(v[j], q_gain, cosine, sine, M::kEpsilon);
       if (wanted_quad<kQuads>(j)) write_left(query, (j * 32 + lane) * 4, pair_of(r.x, r.y), pair_of(r.z, r.w));
     }
     if (owner) {  // the new position: rotated, rounded, kept here and in the cache
-      uint4 w[2];
-      const int at[2] = {lane * 4, W::kKv + lane * 4};
-      wait_words(w, read_at(W::kQkv + W::kQ + kv * kHead, turn), at, low ? 3u : 0u, tag, true, p.stuck, 3, layer);
-      const float4 k = norm_and_rotate<kHead, M::kQkNorm>(w[0], k_gain, cosine, sine, M::kEpsilon);
+      const float4 k = norm_and_rotate<kHead, M::kQkNorm>(v[kLoads], k_gain, cosine, sine, M::kEpsilon);
       if (low) {
         const uint2 key = make_uint2(pair_of(k.x, k.y), pair_of(k.z, k.w));
-        const uint2 value =
-            make_uint2(pair_of(value_of(w[1].x), value_of(w[1].y)), pair_of(value_of(w[1].z), value_of(w[1].w)));
+        const uint2 value = make_uint2(pair_of(value_of(v[kLoads + 1].x), value_of(v[kLoads + 1].y)),
+                                       pair_of(value_of(v[kLoads + 1].z), value_of(v[kLoads + 1].w)));
         write_shared(base + S::kNewKey + lane * 8, key.x, key.y);
         write_shared(base + S::kNewValue + lane * 8, value.x, value.y);
         __nv_bfloat16* row =
@@ -339,24 +361,24 @@ struct Consumer {
       }
     }
     __syncwarp();
+    if (owner) {
+      if (first + row == p.position) read_key(base + S::kNewKey);
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+#pragma unroll
+        for (int d = 0; d < kDims / 2; ++d)
+          if (first + k == p.position) values[k][d] = read_shared_word(base + S::kNewValue + lane * kDims * 2 + d * 4);
+    }
     stamp(4);
 
-    // scores of this warp's 8 keys: heads are rows, keys columns
-    ring.wait(0, layer);
-    ring.wait(1, layer);
-    const int first = split * kKeys + warp * 8, row = lane / 4, odd = row & 1;
-    const uint32_t key =
-        first + row == p.position ? base + S::kNewKey : ring.bytes_at(0) + (warp * 8 + row) * kHead * 2;
+    // scores: heads are rows, keys columns
     float c[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kHead / 64; ++i) {
       const uint32_t left = query + min(row, kGroup - 1) * kHead * 2 + i * 128 + lane % 4 * 16;
       const uint4 a = read_shared(left), a2 = read_shared(left + 64);
-      const uint4 early = read_shared(key + i * 128 + lane % 4 * 16 + odd * 64),
-                  late = read_shared(key + i * 128 + lane % 4 * 16 + (odd ^ 1) * 64);
-      const uint4 b = odd ? late : early, b2 = odd ? early : late;
-      multiply_piece(c, a, b);
-      multiply_piece(c, a2, b2);
+      multiply_piece(c, a, keys[i][0]);
+      multiply_piece(c, a2, keys[i][1]);
     }
     const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(kHead));
     const int column = first + lane % 4 * 2;
@@ -375,24 +397,17 @@ struct Consumer {
     if (row < kGroup && lane % 4 == 0) sums(S::kMaxima)[warp * 4 + row] = most, sums(S::kMasses)[warp * 4 + row] = mass;
     __syncwarp();
 
-    // values: a lane has kHead / 32 dims of each key
-    constexpr int kDims = kHead / 32;
     float out[kGroup][kDims] = {};
-    const uint32_t values = ring.bytes_at(1) + warp * 8 * kHead * 2, new_value = base + S::kNewValue;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const uint4 w = read_shared(base + S::kWeights + warp * 128 + k * 16);
       const float weight[4] = {__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
-      const uint32_t at = (first + k == p.position ? new_value : values + k * kHead * 2) + lane * kDims * 2;
-      uint32_t pairs[kDims / 2];
-#pragma unroll
-      for (int d = 0; d < kDims / 2; ++d) pairs[d] = read_shared_word(at + d * 4);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g)
 #pragma unroll
         for (int d = 0; d < kDims / 2; ++d) {
-          out[g][2 * d] += weight[g] * low_of(pairs[d]);
-          out[g][2 * d + 1] += weight[g] * high_of(pairs[d]);
+          out[g][2 * d] += weight[g] * low_of(values[k][d]);
+          out[g][2 * d + 1] += weight[g] * high_of(values[k][d]);
         }
     }
     ring.release(2);
