@@ -22,11 +22,6 @@ constexpr int kSplits = 16;  // blocks of a kv head
 constexpr int kRows = 128;   // rows of a product between two barriers
 constexpr int kMergeColumns = 16;
 constexpr float kNoScore = -1e30f;
-#ifndef LAB_COPIES
-#define LAB_COPIES 1
-#endif
-constexpr int kCopies =
-    LAB_COPIES;  // of rows that every block polls: each copy has its part of the blocks to look at it
 
 struct Step {
   const __nv_bfloat16 *qkv, *o, *gate_up, *down;       // [layers, n, k]; gate and up in turn
@@ -132,14 +127,15 @@ __device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uin
   mma(c[1], left, right.z, right.w);
 }
 
-/// A product of a layer, or of the head, as the loop sees it.
-struct Product {
-  int units;  // of 64 columns
-  int cut;    // units of a stage
-  int rows;   // of this block
-  bool norm;
-  const uint32_t* from;
-  uint32_t tag;
+/// The words of a row of kK that a warp polls: units warp, warp + 8, ... of 64; half a warp a unit, four words a lane.
+template <int kK>
+struct Units {
+  static constexpr int kCount = kK / 64, kLoads = ((kCount + kWarps - 1) / kWarps + 1) / 2;
+  __device__ static __forceinline__ int unit(int j) {
+    return threadIdx.x / 32 + kWarps * (2 * j + threadIdx.x % 32 / 16);
+  }
+  __device__ static __forceinline__ int at(int j) { return unit(j) * 64 + threadIdx.x % 16 * 4; }
+  __device__ static __forceinline__ bool mine(int j) { return unit(j) < kCount; }
 };
 
 /// Bytes from row to row of a stage: rows are multiples of 128 bytes, and two of them must not meet in the same banks.
@@ -147,33 +143,35 @@ __host__ __device__ constexpr int stride_of(int columns) {
   return columns * 2 + 64;
 }
 
-/// Rows [0, rows) of the block's part of a product times the row in `x`, as this warp's sums: sums[row]. Three stages
-/// at a time, whatever tile or piece of K they are. What the ring holds of the first three is in registers before
-/// `take()` waits for the row.
-template <class M, class R, class Take>
-__device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, const Product& product, bool wait,
-                                         uint32_t layer, Take take) {
-  constexpr int kStages = 3, kAhead = M::kAhead;  // units of a stage that wait in registers
+/// Rows [0, rows) of the block's part of a product times the row in `x`, as this warp's sums: sums[row]. kStages stages
+/// at a time, whatever tile or piece of K they are. What the ring holds of the first ones is in registers before
+/// `take()` waits for the row. The shape is known to the compiler: between a word's arrival and the next word's way out
+/// one warp's instructions follow each other at four cycles or more, so what could be known before costs there.
+template <class M, int kK, int kCut, int kStages, class R, class Take>
+__device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, int rows, bool wait, uint32_t layer,
+                                         Take take) {
+  constexpr int kAhead = kCut / 64 / kWarps, kPieces = kK / kCut;  // units of a stage in registers; stages of a tile
+  static_assert(kK % kCut == 0 && kCut <= M::kCut && kCut % 64 == 0 && (kPieces == 1 || kCut % (64 * kWarps) == 0));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t right = lane / 4 * stride_of(M::kCut) + lane % 4 * 16 + warp * 128;
   const uint32_t left = x + lane % 4 * 16 + warp * 128;
-  const int all = (product.rows + 7) / 8 * (product.units / product.cut);
-  int unit = 0;  // first unit of a stage
+  const int all = (rows + 7) / 8 * kPieces;
+  int piece = 0;  // of the first stage
   float2 total = make_float2(0, 0);
 #pragma unroll 1
   for (int stage = 0; stage < all; stage += kStages) {
     const int count = min(all - stage, kStages);
     if (wait)
-#pragma unroll 1
-      for (int s = 0; s < count; ++s) ring.wait(s, layer);
+#pragma unroll
+      for (int s = 0; s < kStages; ++s)
+        if (s < count) ring.wait(s, layer);
     uint32_t at[kStages], row[kStages];
     uint4 w[kStages][kAhead][2];
-    int first = unit;
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
-      at[s] = ring.bytes_at(s) + right, row[s] = left + first * 128;
-      first += product.cut;
-      if (first == product.units) first = 0;
+      // three of one tile's pieces, or pieces of any tile where they do not divide it
+      const int of = kPieces == 1 ? 0 : kStages % kPieces == 0 ? s % kPieces : (piece + s) % kPieces;
+      at[s] = ring.bytes_at(s) + right, row[s] = left + of * kCut * 2;
 #pragma unroll
       for (int i = 0; i < kAhead; ++i)
         w[s][i][0] = read_shared(at[s] + i * kWarps * 128), w[s][i][1] = read_shared(at[s] + i * kWarps * 128 + 64);
@@ -190,25 +188,24 @@ __device__ __forceinline__ void multiply(R& ring, uint32_t x, float* sums, const
       for (int s = 0; s < kStages; ++s)
         if (s < count) multiply_piece(c[s], v[s][0], w[s][i][0]), multiply_piece(c[s], v[s][1], w[s][i][1]);
     }
-#pragma unroll 1
-    for (int u = warp + kAhead * kWarps; u < product.cut; u += kWarps)
+    if (kCut / 64 % kWarps && warp < kCut / 64 % kWarps)
 #pragma unroll
       for (int s = 0; s < kStages; ++s)
 #pragma unroll
-        for (int half = 0; half < 128; half += 64) {
-          const uint32_t from = (u - warp) * 128 + half;
-          multiply_piece(c[s], read_shared(row[s] + from), read_shared(at[s] + from));
-        }
+        for (int half = 0; half < 128; half += 64)
+          multiply_piece(c[s], read_shared(row[s] + kAhead * kWarps * 128 + half),
+                         read_shared(at[s] + kAhead * kWarps * 128 + half));
     ring.release(count);
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       total.x += c[s][0][0] + c[s][1][2], total.y += c[s][0][1] + c[s][1][3];
-      unit += product.cut;
-      if (unit == product.units) {
+      const int of = kPieces == 1 ? 0 : kStages % kPieces == 0 ? s % kPieces : (piece + s) % kPieces;
+      if (of == kPieces - 1) {
         if (lane < 4 && s < count) *reinterpret_cast<float2*>(sums + lane * 2) = total;
-        sums += 8, unit = 0, total = make_float2(0, 0);
+        sums += 8, total = make_float2(0, 0);
       }
     }
+    if (kStages % kPieces) piece = (piece + kStages) % kPieces;
   }
 }
 
@@ -236,10 +233,10 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 __device__ __forceinline__ float sum_of_warps(const float* sums, int row) {
-  float v = 0;
+  float v[kWarps];
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) v += sums[w * kRows + row];
-  return v;
+  for (int w = 0; w < kWarps; ++w) v[w] = sums[w * kRows + row];
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 /// A head's four dims in a lane (kHead / 4 lanes a head): its norm, then the rotation of dims d and d + kHead / 2.
@@ -268,6 +265,7 @@ struct Consumer {
   using W = Words<M>;
   using S = Shared<M>;
   using R = Ring<S::kSlots, S::kSlotBytes>;
+  using X = Units<M::kD>;
   static constexpr int kGroup = S::kGroup, kHead = M::kHead;
 
   const Step& p;
@@ -276,6 +274,7 @@ struct Consumer {
   R ring;
   uint32_t turn, layer = 0;
   const __nv_bfloat16* embedded = nullptr;
+  uint2 gain[Units<M::kD>::kLoads];  // of the next norm, asked for a phase before
   int parity = 0;
   int finisher;  // thread 0 of the last warp is 0: that warp polls the fewest words
 
@@ -283,21 +282,18 @@ struct Consumer {
   __device__ __forceinline__ float* product_sums() const { return sums(S::kSums) + parity * kWarps * kRows; }
   __device__ __forceinline__ float* squares() const { return sums(S::kSquares) + parity * kWarps; }
   __device__ __forceinline__ const uint32_t* read_at(int place, uint32_t of) const {
-    return p.words + (of & 1) * W::kAll + place;  // of the first copy
+    return p.words + (of & 1) * W::kAll + place;
   }
-  __device__ __forceinline__ uint32_t* write_at(int place, int copy = 0) const {
-    return p.words + (copy * 2 + (turn & 1)) * W::kAll + place;
-  }
+  __device__ __forceinline__ uint32_t* write_at(int place) const { return p.words + (turn & 1) * W::kAll + place; }
   __device__ __forceinline__ void stamp(int point) const {
     if constexpr (!kProbe) return;
     if (p.stamps && static_cast<int>(blockIdx.x) == p.stamp_cta && finisher == 0)
       p.stamps[layer * kStamps + point] = clock64();
   }
   __device__ __forceinline__ float inverse_root() const {
-    float s = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) s += squares()[w];
-    return rsqrtf(s / M::kD + M::kEpsilon);
+    const float4 a = reinterpret_cast<const float4*>(squares())[0], b = reinterpret_cast<const float4*>(squares())[1];
+    const float s = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+    return rsqrtf(s * (1.f / M::kD) + M::kEpsilon);
   }
 
   __device__ __forceinline__ void attend(float4 cosine, float4 sine) {
@@ -464,51 +460,73 @@ struct Consumer {
 #pragma unroll
       for (int s = kSplits / 2; s; s /= 2)
         share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
-      if (split < kCopies && warp * 2 + lane / kSplits < columns.count)
-        store_word(write_at(W::kAttended, split) + column, word_of(__fdividef(sum, share), tag));
+      if (split == 0 && warp * 2 + lane / kSplits < columns.count)
+        store_word(write_at(W::kAttended) + column, word_of(__fdividef(sum, share), tag));
     }
   }
 
   /// Waits for this warp's words of a row and leaves them in `x` as bf16, times the norm's gain. Returns the squares'
-  /// sum. Units warp, warp + 8, ... are a warp's: half a warp a unit, four words a lane.
-  template <int kGains>
-  __device__ __forceinline__ float take_row(const Product& product, const uint2 (&gain)[kGains], uint32_t x,
-                                            bool wait) {
-    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 + kWarps * (lane / 16), within = lane % 16 * 4;
+  /// sum.
+  template <int kK, bool kNorm>
+  __device__ __forceinline__ float take_row(const uint32_t* from, uint32_t tag, bool wait) {
+    using U = Units<kK>;
+    const uint32_t x = base + S::kX;
+    uint4 v[U::kLoads];
+    int offset[U::kLoads];
+    uint32_t wanted = 0;
     float squares = 0;
-#pragma unroll 1
-    for (int unit = first; __any_sync(0xffffffffu, unit < product.units); unit += kWarps * 2 * M::kLoads) {
-      uint4 v[M::kLoads];
-      int offset[M::kLoads];
-      uint32_t wanted = 0;
 #pragma unroll
-      for (int j = 0; j < M::kLoads; ++j) {
-        const int mine = unit + kWarps * 2 * j;
-        offset[j] = mine * 64 + within, wanted |= mine < product.units ? 1u << j : 0;
-      }
-      const uint32_t mine = wanted;
-      if (product.from) {
-        wait_words(v, product.from, offset, wanted, product.tag, wait, p.stuck, 1, layer);
-      } else {
+    for (int j = 0; j < U::kLoads; ++j) offset[j] = U::at(j), wanted |= U::mine(j) ? 1u << j : 0;
+    if (from) {
+      wait_words(v, from, offset, wanted, tag, wait, p.stuck, 1, layer);
+    } else {  // the first layer's
 #pragma unroll
-        for (int j = 0; j < M::kLoads; ++j) {
-          const uint2 e = mine >> j & 1 ? load_constant(embedded + offset[j]) : make_uint2(0, 0);
-          v[j] = make_uint4(e.x << 16, e.x & 0xffff0000u, e.y << 16, e.y & 0xffff0000u);
-        }
+      for (int j = 0; j < U::kLoads; ++j) {
+        const uint2 e = U::mine(j) ? load_constant(embedded + offset[j]) : make_uint2(0, 0);
+        v[j] = make_uint4(e.x << 16, e.x & 0xffff0000u, e.y << 16, e.y & 0xffff0000u);
       }
+    }
 #pragma unroll
-      for (int j = 0; j < M::kLoads; ++j) {
-        float a = value_of(v[j].x), b = value_of(v[j].y), c = value_of(v[j].z), d = value_of(v[j].w);
-        if (product.norm && j < kGains) {
-          const uint2 g = gain[j < kGains ? j : 0];
-          squares += a * a + b * b + c * c + d * d;
-          a *= low_of(g.x), b *= high_of(g.x), c *= low_of(g.y), d *= high_of(g.y);
-        }
-        if (mine >> j & 1) write_left(x, offset[j], pair_of(a, b), pair_of(c, d));
+    for (int j = 0; j < U::kLoads; ++j) {
+      float a = value_of(v[j].x), b = value_of(v[j].y), c = value_of(v[j].z), d = value_of(v[j].w);
+      if constexpr (kNorm) {
+        squares += a * a + b * b + c * c + d * d;
+        a *= low_of(gain[j].x), b *= high_of(gain[j].x), c *= low_of(gain[j].y), d *= high_of(gain[j].y);
       }
+      if (U::mine(j)) write_left(x, offset[j], pair_of(a, b), pair_of(c, d));
     }
     __syncwarp();
     return squares;
+  }
+  __device__ __forceinline__ void ask_gain(const __nv_bfloat16* from) {
+#pragma unroll
+    for (int j = 0; j < X::kLoads; ++j) gain[j] = X::mine(j) ? load_constant(from + X::at(j)) : make_uint2(0, 0);
+  }
+  /// A product of `rows` rows: waits for the row at `from`, then `ask()`s for what a later phase needs, multiplies, and
+  /// when all warps' sums have met calls `finish(row's sum of warps, inverse root)` in thread `row` of the last warps.
+  template <int kK, int kCut, int kStages, bool kNorm, class Ask, class Finish>
+  __device__ __forceinline__ void product(const uint32_t* from, uint32_t tag, int rows, int threads, int point, Ask ask,
+                                          Finish finish) {
+    const int warp = threadIdx.x / 32;
+    float square = 0;
+    dawdle<kProbe>(p.delay, layer, point);
+    multiply<M, kK, kCut, kStages>(
+        ring, base + S::kX, product_sums() + warp * kRows, rows, !(kProbe && p.plant == 2 && layer == 3), layer, [&] {
+          square = take_row<kK, kNorm>(from, tag, !(kProbe && p.plant == 1 && layer == 3 && point == 17));
+          ask();
+          stamp(point);
+        });
+    if constexpr (kNorm) {
+      square = warp_sum(square);
+      if (threadIdx.x % 32 == 0) squares()[warp] = square;
+    }
+    stamp(point + 1);
+    consumers_meet();
+    stamp(point + 2);
+    dawdle<kProbe>(p.delay, layer, point + 1);
+    if (finisher < threads) finish(kNorm ? inverse_root() : 1);
+    stamp(point + 3);
+    parity ^= 1;
   }
 
   __device__ __forceinline__ void run() {
@@ -516,104 +534,73 @@ struct Consumer {
     finisher = (kWarps - 1 - warp) * 32 + lane;
     const Rows qkv(W::kQ + 2 * W::kKv), model(M::kD), hidden(M::kFfn), columns(W::kQ), head(M::kVocab);
     const bool attends = static_cast<int>(blockIdx.x) < M::kKvHeads * kSplits;
-    const uint32_t x = base + S::kX;
     embedded = p.embedding + static_cast<size_t>(p.token) * M::kD;
-    float residual = lane < model.count ? __bfloat162float(embedded[model.first + lane]) : 0;
+    float residual = finisher < model.count ? __bfloat162float(embedded[model.first + finisher]) : 0;
     const int rotated = lane % (kHead / 8) * 4;
     const float4 cosine = *reinterpret_cast<const float4*>(p.cosine + rotated);
     const float4 sine = *reinterpret_cast<const float4*>(p.sine + rotated);
-    constexpr int kUnits = M::kD / 64, kGains = (kUnits + 2 * kWarps - 1) / (2 * kWarps);
-    static_assert(kGains <= M::kLoads);
-    uint2 gain[kGains];
-    auto ask_gain = [&](const __nv_bfloat16* from) {
-#pragma unroll
-      for (int j = 0; j < kGains; ++j) {
-        const int unit = warp + kWarps * (2 * j + lane / 16);
-        gain[j] = unit < kUnits ? load_constant(from + unit * 64 + lane % 16 * 4) : make_uint2(0, 0);
-      }
-    };
     ask_gain(p.norms);
     turn = p.turn;
-
-    // one copy of the code for all products, which must stay in the instruction cache: q, k, v; o; gate and up; down;
-    // head
-    float best = -INFINITY, head_inv = 0;
-    int best_at = 0, phase = 0, head_row = 0;
+    auto nothing = [] {};
+    auto send = [&](int place, float v) { store_word(write_at(place) + finisher, word_of(v, tag_of(turn))); };
 #pragma unroll 1
-    while (true) {
-      Product product{kUnits, M::kCut / 64, qkv.count, phase == 0 || phase == 2 || phase == 4, nullptr, tag_of(turn)};
-      int place = W::kX, count = qkv.count;
-      uint32_t of = turn;
-      if (phase == 0) of = turn - 1, product.tag = tag_of(turn - 1);
-      if (phase == 1)
-        product.units = W::kQ / 64, product.cut = M::kCutO / 64, count = model.count, place = W::kAttended;
-      if (phase == 2) count = hidden.count * 2, place = W::kMid;
-      if (phase == 3)
-        product.units = M::kFfn / 64, product.cut = M::kCutDown / 64, count = model.count, place = W::kHidden;
-      if (phase == 4) of = turn - 1, product.tag = tag_of(turn - 1), count = min(kRows, head.count - head_row);
-      product.rows = count;
-      product.from = phase == 0 && layer == 0 ? nullptr : read_at(place, of) + blockIdx.x % kCopies * 2 * W::kAll;
-      dawdle<kProbe>(p.delay, layer, phase);
+    for (layer = 0; layer < M::kLayers; ++layer, ++turn) {
+      product<M::kD, M::kCut, M::kStagesQkv, true>(
+          layer ? read_at(W::kX, turn - 1) : nullptr, tag_of(turn - 1), qkv.count, qkv.count, 0,
+          [&] { ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD); },
+          [&](float inv) { send(W::kQkv + qkv.first, sum_of_warps(product_sums(), finisher) * inv); });
+      if (attends) attend(cosine, sine);
+      dawdle<kProbe>(p.delay, layer, 41);
+      merge(columns);
+      stamp(8);
+      product<W::kQ, M::kCutO, M::kStagesO, false>(read_at(W::kAttended, turn), tag_of(turn), model.count, model.count,
+                                                   9, nothing, [&](float) {
+                                                     residual += sum_of_warps(product_sums(), finisher);
+                                                     send(W::kMid + model.first, residual);
+                                                   });
+      product<M::kD, M::kCut, M::kStagesUp, true>(
+          read_at(W::kMid, turn), tag_of(turn), hidden.count * 2, hidden.count, 13,
+          [&] {
+            ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
+          },
+          [&](float inv) {
+            const float gate = sum_of_warps(product_sums(), finisher * 2) * inv;
+            const float up = sum_of_warps(product_sums(), finisher * 2 + 1) * inv;
+            send(W::kHidden + hidden.first, __fdividef(gate, 1 + __expf(-gate)) * up);
+          });
+      product<M::kFfn, M::kCutDown, M::kStagesDown, false>(
+          read_at(W::kHidden, turn), tag_of(turn), model.count, model.count, 17, nothing, [&](float) {
+            residual += sum_of_warps(product_sums(), finisher);
+            send(W::kX + model.first, residual);
+            if (kProbe && p.trace) p.trace[layer * M::kD + model.first + finisher] = residual;
+          });
+    }
 
+    // head: kRows rows at a time, whose finishers keep the largest
+    float best = -INFINITY, inv = 0;
+    int best_at = 0;
+    layer = M::kLayers - 1;
+#pragma unroll 1
+    for (int row = 0; row < head.count; row += kRows) {
+      const int rows = min(kRows, head.count - row);
       float square = 0;
-      const int point = phase == 0 ? 0 : 5 + phase * 4;
-      multiply<M>(ring, x, product_sums() + warp * kRows, product, !(kProbe && p.plant == 2 && layer == 3), layer, [&] {
-        if (head_row == 0) square = take_row(product, gain, x, !(kProbe && p.plant == 1 && layer == 3 && phase == 3));
-        // the next norm's gain: behind q, k, v that of gate and up; behind gate and up the next layer's or the head's
-        if (phase == 0) ask_gain(p.norms + (static_cast<size_t>(layer) * 2 + 1) * M::kD);
-        if (phase == 2)
-          ask_gain(layer + 1 < M::kLayers ? p.norms + (static_cast<size_t>(layer) + 1) * 2 * M::kD : p.final_norm);
-        if (phase < 4) stamp(point);
-      });
-      if (product.norm && head_row == 0) {
+      multiply<M, M::kD, M::kCut, M::kStagesUp>(
+          ring, base + S::kX, product_sums() + warp * kRows, rows, true, layer, [&] {
+            if (row == 0) square = take_row<M::kD, true>(read_at(W::kX, turn - 1), tag_of(turn - 1), true);
+          });
+      if (row == 0) {
         square = warp_sum(square);
         if (lane == 0) squares()[warp] = square;
       }
-      if (phase < 4) stamp(point + 1);
       consumers_meet();
-      if (phase < 4) stamp(point + 2);
-      dawdle<kProbe>(p.delay, layer, phase + 8);
-
-      // a warp finishes 32 rows, and each copy has warps of its own, from the last on
-      const int rows = phase == 2 ? hidden.count : count, warps = (rows + 31) / 32, mine = kWarps - 1 - warp;
-      const int copy = mine / warps, done = (mine - copy * warps) * 32 + lane;
-      if (copy < kCopies && done < rows) {
-        const int row = phase == 2 ? done * 2 : done;
-        float v = sum_of_warps(product_sums(), row);
-        const float inv = phase == 4 && head_row ? head_inv : product.norm ? inverse_root() : 1;
-        v *= inv;
-        int to = W::kQkv + qkv.first;
-        if (phase == 2) {
-          v = __fdividef(v, 1 + __expf(-v)) * (sum_of_warps(product_sums(), row + 1) * inv);
-          to = W::kHidden + hidden.first;
-        }
-        if (phase & 1) residual += v, v = residual, to = (phase == 1 ? W::kMid : W::kX) + model.first;
-        if (phase < 4) store_word(write_at(to, phase ? copy : 0) + done, word_of(v, tag_of(turn)));
-        if (kProbe && phase == 3 && p.trace) p.trace[layer * M::kD + model.first + done] = residual;
-        if (phase == 4) {
-          head_inv = inv;
-          const int at = head.first + head_row + done;
-          p.logits[at] = v;
-          if (copy == 0 && v > best) best = v, best_at = at;
-        }
+      if (row == 0) inv = inverse_root();
+      if (finisher < rows) {
+        const float v = sum_of_warps(product_sums(), finisher) * inv;
+        const int at = head.first + row + finisher;
+        p.logits[at] = v;
+        if (v > best) best = v, best_at = at;
       }
-      if (phase < 4) stamp(point + 3);
       parity ^= 1;
-      if (phase == 0) {
-        if (attends) attend(cosine, sine);
-        dawdle<kProbe>(p.delay, layer, 41);
-        merge(columns);
-        stamp(8);
-      }
-      if (phase < 4) {
-        if (++phase == 4) {
-          ++turn, ++layer;
-          if (layer < M::kLayers) phase = 0;
-        }
-      } else {
-        head_row += kRows;
-        if (head_row >= head.count) break;
-      }
     }
     if (finisher < kRows) {
 #pragma unroll
@@ -675,7 +662,6 @@ template <class M, bool kProbe>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Step p) {
   using S = Shared<M>;
   extern __shared__ __align__(128) unsigned char shared[];
-  static_assert(kCopies >= 1 && kCopies <= kSplits && kCopies * 2 <= kWarps);
   static_assert(S::kGroup <= 4 && S::kGroup * M::kHead <= kConsumers && S::kSlotBytes >= kKeys * M::kHead * 2 &&
                 S::kSlots >= 8);
   const uint32_t base = shared_at(shared);

@@ -77,7 +77,7 @@ struct Bench {
     p.embedding = p.head = drawn(size_t(M::kVocab) * d, 0, 1);
     p.cache =
         drawn(layers * 2 * M::kKvHeads * kContext * M::kHead, 0, 2);  // so that attention weighs and its row counts
-    p.words = room<uint32_t>(size_t(kCopies) * 2 * W::kAll);
+    p.words = room<uint32_t>(size_t(2) * W::kAll);
     p.logits = room<float>(M::kVocab);
     p.best = room<float>(blocks);
     p.best_index = room<int>(blocks);
@@ -266,8 +266,7 @@ struct Bench {
     std::fflush(stdout);
   }
   int times() {
-    std::printf("%s us (%d flights, %d copies, canary %d, %d blocks, ring %d x %d):", M::kName, LAB_FLIGHTS, kCopies,
-                LAB_CANARY, blocks, Shared<M>::kSlots, Shared<M>::kSlotBytes);
+    std::printf("%s us (%d blocks, ring %d x %d):", M::kName, blocks, Shared<M>::kSlots, Shared<M>::kSlotBytes);
     time_it("step", 300);
     p.same_layer = 1;
     time_it("weights of layer 0", 300);

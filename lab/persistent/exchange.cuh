@@ -44,57 +44,23 @@ __device__ __forceinline__ bool valid(uint4 v, uint32_t tag) {
   return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 0xff) == 0;
 }
 
-#ifndef LAB_FLIGHTS
-#define LAB_FLIGHTS 1  // polls of a word that are on their way at once
-#endif
-#ifndef LAB_CANARY
-#define LAB_CANARY 0  // 1: a lane polls its first words alone and asks for the rest when they are there
-#endif
-
 /// Until the words at[offset[j]..+3] of every wanted j have the tag. `wanted`: a bit for each j, of this thread.
 /// `wait` false is a planted fault: takes what is there.
-template <int kCount, int kFlights = LAB_FLIGHTS>
+template <int kCount>
 __device__ __forceinline__ void wait_words(uint4 (&v)[kCount], const uint32_t* at, const int (&offset)[kCount],
                                            uint32_t wanted, uint32_t tag, bool wait, Stuck* stuck, uint32_t where,
                                            uint32_t layer) {
-  static_assert(kFlights == 1 || kFlights == 2);
-  uint4 early[kCount], late[kFlights == 2 ? kCount : 1];
   uint32_t polls = 0;
-  auto ask = [&](auto& into) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      if (wanted >> j & 1) into[j] = load_words(at + offset[j]);
-  };
-  auto look = [&](const auto& in) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      if ((wanted >> j & 1) && (valid(in[j], tag) || !wait)) v[j] = in[j], wanted &= ~(1u << j);
-  };
 #pragma unroll
   for (int j = 0; j < kCount; ++j) v[j] = make_uint4(0, 0, 0, 0);
-  if constexpr (LAB_CANARY && kCount > 1)
-    while (wanted & 1) {
-      v[0] = load_words(at + offset[0]);
-      if (valid(v[0], tag) || !wait) wanted &= ~1u;
-      if (++polls == kPatience) give_up(stuck, where, layer, tag, v[0].x);
-    }
-  ask(early);
-  if constexpr (kFlights == 2) {  // half a flight behind
-    const long long until = clock64() + 350;
-    while (clock64() < until) {
-    }
-    ask(late);
-  }
   while (wanted) {
-    look(early);
-    if (!wanted) break;
-    ask(early);
-    if constexpr (kFlights == 2) {
-      look(late);
-      if (!wanted) break;
-      ask(late);
-    }
-    if (++polls == kPatience) give_up(stuck, where, layer, tag, early[0].x);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (wanted >> j & 1) v[j] = load_words(at + offset[j]);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if ((wanted >> j & 1) && (valid(v[j], tag) || !wait)) wanted &= ~(1u << j);
+    if (++polls == kPatience) give_up(stuck, where, layer, tag, v[0].x);
   }
   __syncwarp();
 }

@@ -8,8 +8,7 @@
 namespace lab {
 
 /// Each hop a block stores its share of `n` words in `copies` copies, one store instruction for as many as fit its
-/// threads, and polls all words of its copy with all warps, kFlights polls of a word on their way at once.
-template <int kFlights>
+/// threads, and polls all words of its copy with all warps.
 __global__ void __launch_bounds__(256, 1)
     hops(uint32_t* words, int n, int count, int copies, uint32_t turn, Stuck* stuck, float* sink) {
   __shared__ float row[2048];
@@ -24,7 +23,7 @@ __global__ void __launch_bounds__(256, 1)
     if (static_cast<int>(threadIdx.x) < n / 4) {
       uint4 w[2];
       const int offset[2] = {static_cast<int>(threadIdx.x) * 4, static_cast<int>(threadIdx.x) * 4 + 1024};
-      wait_words<2, kFlights>(w, from, offset, offset[1] < n ? 3u : 1u, tag, true, stuck, 1, hop);
+      wait_words<2>(w, from, offset, offset[1] < n ? 3u : 1u, tag, true, stuck, 1, hop);
       for (int j = 0; j < 2; ++j)
         if (offset[j] < n)
           *reinterpret_cast<float4*>(row + offset[j]) =
@@ -52,33 +51,32 @@ int main() {
   stuck->where = 0;
   cudaEvent_t begin, end;
   cudaEventCreate(&begin), cudaEventCreate(&end);
-  for (int n : {512, 1024, 2048})
-    for (int flights : {1, 2}) {
-      std::printf("hop of %2d KB, %d flights:", n / 256, flights);
-      for (int copies : {1, 2, 4, 16, blocks}) {
-        cudaMemset(words, 0, bytes);
-        uint32_t turn = 0;
-        std::vector<float> times;
-        int count = 1000;
-        for (int i = 0; i < 7; ++i) {
-          void* args[] = {&words, &n, &count, &copies, &turn, &stuck, &sink};
-          cudaEventRecord(begin);
-          cudaError_t e = cudaLaunchCooperativeKernel(flights == 1 ? hops<1> : hops<2>, blocks, 256, args, 0, nullptr);
-          cudaEventRecord(end);
-          if (e == cudaSuccess) e = cudaDeviceSynchronize();
-          if (e != cudaSuccess) {
-            std::printf(" stopped: %s, where %u block %u\n", cudaGetErrorString(e), stuck->where, stuck->cta);
-            return 1;
-          }
-          turn += count;
-          float ms;
-          cudaEventElapsedTime(&ms, begin, end);
-          times.push_back(ms * 1e3f / count);
+  for (int n : {512, 1024, 2048}) {
+    std::printf("hop of %2d KB:", n / 256);
+    for (int copies : {1, 2, 4, 16, blocks}) {
+      cudaMemset(words, 0, bytes);
+      uint32_t turn = 0;
+      std::vector<float> times;
+      int count = 1000;
+      for (int i = 0; i < 7; ++i) {
+        void* args[] = {&words, &n, &count, &copies, &turn, &stuck, &sink};
+        cudaEventRecord(begin);
+        cudaError_t e = cudaLaunchCooperativeKernel(hops, blocks, 256, args, 0, nullptr);
+        cudaEventRecord(end);
+        if (e == cudaSuccess) e = cudaDeviceSynchronize();
+        if (e != cudaSuccess) {
+          std::printf(" stopped: %s, where %u block %u\n", cudaGetErrorString(e), stuck->where, stuck->cta);
+          return 1;
         }
-        std::sort(times.begin(), times.end());
-        std::printf("  %d cop. %.3f us", copies, times[3]);
+        turn += count;
+        float ms;
+        cudaEventElapsedTime(&ms, begin, end);
+        times.push_back(ms * 1e3f / count);
       }
-      std::printf("\n");
+      std::sort(times.begin(), times.end());
+      std::printf("  %d cop. %.3f us", copies, times[3]);
     }
+    std::printf("\n");
+  }
   return 0;
 }

@@ -10,9 +10,8 @@ struct SmolLM2 {  // 135M
   static constexpr float kEpsilon = 1e-5f;
   // columns of a stage of 8 rows, of products over d, over the heads and over the hidden row
   static constexpr int kCut = 576, kCutO = 576, kCutDown = 512, kSlotBytes = 8 * (576 * 2 + 64);
-  static constexpr int
-      kLoads = 2,
-      kAhead = 1;  // polls of four words in flight a lane; units of a stage in registers before the row comes
+  // stages that a warp multiplies at once: q, k and v; o; gate and up; down
+  static constexpr int kStagesQkv = 1, kStagesO = 1, kStagesUp = 3, kStagesDown = 3;
 };
 struct Qwen3_06B {
   static constexpr const char* kName = "Qwen3-0.6B";
@@ -20,7 +19,7 @@ struct Qwen3_06B {
   static constexpr bool kQkNorm = true;
   static constexpr float kEpsilon = 1e-6f;
   static constexpr int kCut = 1024, kCutO = 1024, kCutDown = 1024, kSlotBytes = 8 * (1024 * 2 + 64);
-  static constexpr int kLoads = 3, kAhead = 2;
+  static constexpr int kStagesQkv = 2, kStagesO = 2, kStagesUp = 3, kStagesDown = 3;
 };
 struct Llama32_1B {
   static constexpr const char* kName = "Llama-3.2-1B";
@@ -28,7 +27,7 @@ struct Llama32_1B {
   static constexpr bool kQkNorm = false;
   static constexpr float kEpsilon = 1e-5f;
   static constexpr int kCut = 1024, kCutO = 1024, kCutDown = 1024, kSlotBytes = 8 * (1024 * 2 + 64);
-  static constexpr int kLoads = 4, kAhead = 2;
+  static constexpr int kStagesQkv = 2, kStagesO = 2, kStagesUp = 2, kStagesDown = 2;
 };
 
 }  // namespace lab
