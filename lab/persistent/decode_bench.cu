@@ -219,12 +219,13 @@ struct Bench {
     const int bare = differ(rows, logits, 20, 0);
     p.trace = trace;
     p.plant = 1;
-    const int planted = differ(rows, logits, 5, 0);
+    const int planted = differ(rows, logits, 20, 33);  // delays: else the words may be there before the weights
     p.plant = 0;
     const int after = differ(rows, logits, 5, 0);
-    good &= plain == 0 && delayed == 0 && bare == 0 && planted == 5 && after == 0;
+    good &= plain == 0 && delayed == 0 && bare == 0 && planted >= 15 && after == 0;
     std::printf(
-        "\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 without probes; a missing wait: %d of 5 (then "
+        "\n%s other bits: %d of 100 runs, %d of 40 with delays, %d of 20 without probes; a missing wait: %d of 20 "
+        "(then "
         "%d of 5): %s\n",
         M::kName, plain, delayed, bare, planted, after, good ? "ok" : "WRONG");
     return good ? 0 : 1;
