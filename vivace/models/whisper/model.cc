@@ -225,12 +225,14 @@ Status WhisperModel::place_gates(exec::ShapeKey key, const std::function<Status(
 }
 
 void WhisperModel::write_full(int64_t rows) {
-  const int64_t lines = limits_.rows, last = config_.positions - 1;
+  // Rows of a line follow one another, as those of a prompt do: attention takes rows of one slot together.
+  const int64_t lines = limits_.rows, each = (rows + lines - 1) / lines,
+                first = std::max<int64_t>(config_.positions - each, 0);
   for (int64_t line = 0; line < lines; ++line) own_places(static_cast<int>(line));
   for (int64_t i = 0; i < rows; ++i) {
     text_in_.host<int32_t>(text_.tokens)[i] = 0;
-    text_in_.host<int32_t>(text_.pos)[i] = static_cast<int32_t>(last - i / lines);  // no place is written twice
-    text_in_.host<int32_t>(text_.slot)[i] = static_cast<int32_t>(i % lines);
+    text_in_.host<int32_t>(text_.pos)[i] = static_cast<int32_t>((first + i % each) % config_.positions);
+    text_in_.host<int32_t>(text_.slot)[i] = static_cast<int32_t>(i / each);
     text_in_.host<int32_t>(text_.window)[i] = 0;
     want(static_cast<size_t>(i), {.row = static_cast<int32_t>(i), .spans = every_token(config_.vocab)});
   }
