@@ -393,6 +393,8 @@ FAULTS = [
     ("GGUF of hybrids: the decay's bias keeps the file's order", "vivace/models/decoder/gguf_layout.cc", "&w->delta_rate, &w->delta_bias}", "&w->delta_rate}", GGUF),
     ("GGUF of hybrids: rates are taken for their logarithms", "vivace/models/decoder/gguf_layout.cc", "std::log(-static_cast<double>(rates[i]))", "-static_cast<double>(rates[i])", GGUF),
     ("GGUF of hybrids: decay and correction change places", "vivace/models/decoder/weights.cc", '"blk.{}.ssm_beta.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', '"blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', GGUF),
+    ("GGUF of hybrids: b and a of key heads change places", "vivace/models/decoder/gguf_layout.cc", "order.push_back(2 * head + part);", "order.push_back(2 * head + 1 - part);", "tests/test_hybrid_gguf.py -k qwen3next"),
+    ("GGUF of hybrids: key heads' value heads are moved once more", "vivace/models/decoder/gguf_layout.cc", "if (c.has(kKeyGroups)) return {};", "if (c.has(kKeyGroups) && each == 1) return {};", "tests/test_hybrid_gguf.py -k qwen3next"),
     ("GGUF of hybrids: a draft layer's norms change places", "vivace/models/decoder/weights.cc", '"blk.{}.nextn.enorm.weight"', '"blk.{}.nextn.hnorm.weight"', "tests/test_hybrid_gguf.py -k draft_layers"),
     ("GGUF of hybrids: a draft layer goes on from rows before the norm", "vivace/models/decoder/config.cc", "c->drafts_from_normed = true;", "c->drafts_from_normed = false;", "tests/test_hybrid_gguf.py -k draft_layers"),
     ("e4m3 rows: scales are divided by", "vivace/engine/weights.cc", "f32_of_e4m3(codes[i]) * row[i / t.shape[1]]", "f32_of_e4m3(codes[i]) / row[i / t.shape[1]]", "tests/test_e4m3_rows.py -k reference"),

@@ -41,6 +41,20 @@ def tiled(w, heads, first=0, axis=0):
     return np.ascontiguousarray(np.moveaxis(np.concatenate([w[:first], head]), 0, axis))
 
 
+def of_key_groups(tensors, case):
+    """Tensors as `qwen3next` has them: value heads by key head, and of each key head b and a in one matrix."""
+    n, out = case["linear"], {}
+    back, keys = (n["v_heads"] // n["k_heads"], n["k_heads"]), 2 * n["k_heads"] * n["k_dim"]
+    for name, w in tensors.items():
+        part = name.split(".")[2] if ".ssm_" in name or ".attn_qkv" in name or ".attn_gate" in name else ""
+        out[name] = tiled(w, back, keys if part in ("attn_qkv", "ssm_conv1d") else 0, axis=part == "ssm_out") if part and part != "ssm_norm" else w
+    for i in range(case["layers"]):
+        if f"blk.{i}.ssm_beta.weight" in out:
+            b, a = (out.pop(f"blk.{i}.ssm_{p}.weight").reshape(n["k_heads"], -1, case["hidden"]) for p in ("beta", "alpha"))
+            out[f"blk.{i}.ssm_ba.weight"] = np.concatenate([b, a], 1).reshape(-1, case["hidden"])
+    return out
+
+
 def laid_out(case, weights, fused=False):
     """The weights under GGUF's names and in its layout."""
     n, out = case["linear"], {}
@@ -93,6 +107,7 @@ def keys_of(case):
 def write_gguf(path, case, tensors, quantized=None, **changed):
     """`quantized`: the type of matrices. `changed`: keys below the architecture, "." as "__"; None leaves one out."""
     arch, keys = keys_of(case)
+    arch = changed.pop("arch", arch)
     w = gguf.GGUFWriter(path, arch)
     for key, value in (keys | {k.replace("__", "."): v for k, v in changed.items()}).items():
         if value is not None:
@@ -139,6 +154,29 @@ def test_the_logits_of_the_hub_folder(tmp_path, family, k_heads, each, options, 
     one, other = (open_core(p, precision, max_batch=32) for p in pair(tmp_path, case, **options))
     np.testing.assert_array_equal(decode(one, SOME, 32), decode(other, SOME, 32))
     np.testing.assert_array_equal(prefill(one, IDS, [64, 36]), prefill(other, IDS, [64, 36]))
+
+
+@pytest.mark.parametrize("k_heads, each", [(2, 3), (3, 2), (3, 1), (1, 4)])
+@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8"])
+def test_qwen3next(tmp_path, precision, k_heads, each):
+    """The same layers in another order of heads."""
+    case = drawn("qwen3_5_moe_text", k_heads, each)
+    file, folder = pair(tmp_path, case, lambda t: t.update(of_key_groups({k: t.pop(k) for k in list(t)}, case)), arch="qwen3next")
+    one, other = (open_core(p, precision, max_batch=32) for p in (file, folder))
+    assert json.loads(dict(one.report())["family"]) == "qwen3_next"
+    np.testing.assert_array_equal(decode(one, SOME, 32), decode(other, SOME, 32))
+    np.testing.assert_array_equal(prefill(one, IDS, [64, 36]), prefill(other, IDS, [64, 36]))
+
+
+def test_bad_qwen3next(tmp_path):
+    case = drawn("qwen3_5_moe_text")
+    file, folder = pair(tmp_path, case, arch="qwen3next")
+    with pytest.raises(vivace.NotFoundError, match="blk.0.ssm_ba.weight is missing"):
+        load(file)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next"}))
+    with pytest.raises(vivace.UnsupportedError, match="in_proj_qkvz.*load a GGUF file"):
+        load(folder)
 
 
 @pytest.mark.parametrize("v_dim", [32, 16])  # of 16 two heads share a block of o's columns, which becomes bf16

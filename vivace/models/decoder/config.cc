@@ -351,6 +351,9 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   if (const auto q = whole.find("quantization_config"); c->has(kNested) && q && !q->is_null())
     VV_TRY(check_quantization(*q));
   VV_TRY(refuse_unserved(root, *c->family));
+  if (c->has(kKeyGroups))
+    return Status(Code::kUnsupported, "architecture " + arch + ": its folders keep q, k, v and z of each key head "
+                                      "together (in_proj_qkvz), which is not served; load a GGUF file");
   const HubKeys& key = *c->family->keys;
   VV_ASSIGN(c->layers, root.get_int(key.layers));
   VV_ASSIGN(c->hidden, root.get_int(key.hidden));

@@ -32,6 +32,7 @@ enum Feature : uint32_t {
   kGatedAttention = 1 << 16,  // q_proj gives each head's q and a gate of what it attends to
   kFusedExperts = 1 << 17,    // hub checkpoints hold all experts' gates and ups as one tensor
   kSharedExpert = 1 << 18,    // beside the chosen experts one that every token takes, by a gate of its own
+  kKeyGroups = 1 << 19,       // what decays and corrects is one matrix: of each key head all b, then all a
 };
 
 /// Where config.json keeps what every family has.
@@ -76,6 +77,7 @@ inline constexpr Family kFamilies[] = {
     {"qwen3_5", "qwen35", "Qwen3_5ForConditionalGeneration", "half", kHybrid | kNested},
     {"qwen3_5_moe", "qwen35moe", "Qwen3_5MoeForCausalLM", "half", kHybridMoe},
     {"qwen3_5_moe", "qwen35moe", "Qwen3_5MoeForConditionalGeneration", "half", kHybridMoe | kNested},
+    {"qwen3_next", "qwen3next", "Qwen3NextForCausalLM", "half", kHybridMoe | kKeyGroups},
     {"gemma3", "gemma3", "Gemma3ForCausalLM", "half",
      kQkNorm | kHubPlusOne | kPostNorms | kLocalLayers | kScaledEmbedding | kTied, "gelu_tanh", "gelu_pytorch_tanh",
      &kGemmaKeys},

@@ -52,6 +52,9 @@ int64_t taps(const DecoderConfig& c) {
 int64_t delta_heads(const DecoderConfig& c) {
   return c.linear.v_heads;
 }
+int64_t both_delta_heads(const DecoderConfig& c) {
+  return 2 * c.linear.v_heads;
+}
 int64_t delta_width(const DecoderConfig& c) {
   return c.linear.v_width();
 }
@@ -115,9 +118,11 @@ constexpr Rule<L> kLayer[] = {
     {&L::delta_gate, "blk.{}.attn_gate.weight", "model.layers.{}.linear_attn.in_proj_z.weight", delta_width, hidden,
      kRecurrent},
     {&L::delta_b, "blk.{}.ssm_beta.weight", "model.layers.{}.linear_attn.in_proj_b.weight", delta_heads, hidden,
-     kRecurrent},
+     kRecurrent, kKeyGroups},
     {&L::delta_a, "blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_a.weight", delta_heads, hidden,
-     kRecurrent},
+     kRecurrent, kKeyGroups},
+    {&L::delta_ba, "blk.{}.ssm_ba.weight", "model.layers.{}.linear_attn.in_proj_ba.weight", both_delta_heads, hidden,
+     kKeyGroups},
     {&L::conv, "blk.{}.ssm_conv1d.weight", "model.layers.{}.linear_attn.conv1d.weight", conv_width, taps, kRecurrent},
     {&L::delta_rate, "blk.{}.ssm_a", "model.layers.{}.linear_attn.A_log", delta_heads, nullptr, kRecurrent},
     {&L::delta_bias, "blk.{}.ssm_dt.bias", "model.layers.{}.linear_attn.dt_bias", delta_heads, nullptr, kRecurrent},
