@@ -34,6 +34,10 @@ Status WhisperModel::check_options() {
   limits_.heads = static_cast<int>(config_.decoder.heads);
   for (int64_t n = 1; n < kChunk; n *= 2) steps_.push_back(n);
   steps_.push_back(kChunk);
+  // A row a line, exactly: attention on a GPU then takes lines side by side, not one after the other in a larger step.
+  if (const auto at = std::lower_bound(steps_.begin(), steps_.end(), int64_t{limits_.rows});
+      limits_.rows < kChunk && *at != limits_.rows)
+    steps_.insert(at, limits_.rows);
   return {};
 }
 
