@@ -41,6 +41,7 @@ struct Problem {
     stored_k = store(k, kv), stored_v = store(v, kv);
     a.q = q.data(), a.k = stored_k.data(), a.v = stored_v.data(), a.pos = pos.data(), a.slot = slot.data(),
     a.length = length.data();
+    a.k_pitch = Hkv * D, a.v_pitch = Hkv * Dv;
     a.q_stride = Hq * D, a.k_stride = int64_t{L} * Hkv * D, a.v_stride = int64_t{L} * Hkv * Dv, a.out_stride = Hq * Dv,
     a.lse_stride = Hq;
     a.T = T, a.S = S, a.B = S, a.L = L, a.Hq = Hq, a.Hkv = Hkv, a.D = D, a.Dv = Dv;

@@ -266,7 +266,7 @@ TEST(NewFamily, WhatEveryModelHasCameWithTheLayer) {
   EXPECT_EQ(seen.back(), "actions");
   const auto profile = policy.profile(engine::PolicyModel::Stage::whole);
   ASSERT_TRUE(profile.ok()) << profile.status().to_string();
-  EXPECT_EQ(profile->order.size(), static_cast<size_t>(8 * c.layers + 4));
+  EXPECT_EQ(profile->order.size(), static_cast<size_t>(7 * c.layers + 4));
   EXPECT_EQ(policy.calibrate(o, 100).status().code(), Code::kUnsupported);
   EXPECT_EQ(policy.set_act_scales({}).code(), Code::kUnsupported);
 }

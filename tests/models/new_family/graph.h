@@ -137,7 +137,7 @@ class NodModel final : public ModelBase<engine::PolicyModel, engine::PolicyOptio
     in_.declare(arena_, "in.state", DType::f32, Shape(1, config_.state_dim), &b.state);
     out_.declare(arena_, "actions", DType::f32, Shape(1, config_.horizon * config_.action_dim), &b.actions);
     arena_.declare("last", plan_.act, Shape(1, config_.width), &b.last);
-    declare_stack(arena_, "layers", config_, T, plan_.act, true, &b, &plan_);
+    declare_stack(arena_, "layers", config_, T, plan_.act, false, &b, &plan_);
   }
   Status write(std::span<const engine::Observation> observations) {
     if (observations.size() != 1) return Status(Code::kInvalidArgument, "predict: wanted one observation");
