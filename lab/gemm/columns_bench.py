@@ -26,7 +26,7 @@ def ways(T, N, K):
     draw = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)  # noqa: E731
     x, out = draw(T, K), draw(T, N)
     bs = [draw(K, N) for _ in range(max(2, min(CALLS, (160 << 20) // (2 * N * K))))]
-    turned = [b.T.contiguous() for b in bs]
+    transposed = [b.T.contiguous() for b in bs]
     room = torch.empty(N, K, device="cuda", dtype=torch.bfloat16)
 
     def copied(i):
@@ -34,7 +34,7 @@ def ways(T, N, K):
         ops.gemm(x=x, w=room, out=out)
 
     def rows(i):
-        ops.gemm(x=x, w=turned[i], out=out)
+        ops.gemm(x=x, w=transposed[i], out=out)
 
     def columns(i):
         ops.gemm(x=x, w=bs[i].T, out=out)

@@ -274,7 +274,7 @@ struct Consumer {
   R ring;
   uint32_t turn, layer = 0;
   const __nv_bfloat16* embedded = nullptr;
-  uint2 gain[Units<M::kD>::kLoads];  // of the next norm, asked for a phase before
+  uint2 gain[Units<M::kD>::kLoads];  // of the next norm, requested a phase before
   int parity = 0;
   int finisher;  // thread 0 of the last warp is 0: that warp polls the fewest words
 

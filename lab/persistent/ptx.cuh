@@ -30,7 +30,7 @@ __device__ __forceinline__ uint4 load_words(const uint32_t* at) {
                : "memory");
   return v;
 }
-/// Eight constant bytes. Not moved by the compiler: asked for a phase before they are used.
+/// Eight constant bytes. Not moved by the compiler: requested a phase before they are used.
 __device__ __forceinline__ uint2 load_constant(const void* at) {
   uint2 v;
   asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));

@@ -1,5 +1,5 @@
 """Attention of models' shapes over keys and values in the rows of the product that made them: the bits of dense copies, by every
-kernel that reads keys. Needs --device cuda."""
+kernel that takes both. Needs --device cuda."""
 import pytest
 
 from tests.op_data import device
@@ -9,7 +9,7 @@ if not (device and device.ON_GPU):
 
 import torch  # noqa: E402
 
-from vivace import ops  # noqa: E402
+from vivace import _core, ops  # noqa: E402
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 # Rows, slots of as many rows (0: ragged), query and kv heads, head size, queries a slot (None: all rows), dtypes of queries and keys, attributes.
@@ -52,12 +52,20 @@ def test_of_one_product(name, page):
     if page:
         given["page_table"] = torch.randperm(T // page, device="cuda").to(torch.int32).view(slots, -1)
     block = lambda x: x.unflatten(0, (-1, page) if page else (max(slots, 1), -1))  # noqa: E731
-    results = []
+    results, kernels = [], []
+    capability = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
     for copy in (lambda x: x, lambda x: x.contiguous()):
         parts = [copy(q), copy(block(k)), copy(block(v))]
         out, lse = torch.full((len(q), Hq, D), torch.nan, dtype=dtype, device="cuda"), torch.full((len(q), Hq), torch.nan, device="cuda")
-        ops.attention(q=parts[0], k=parts[1], v=parts[2], out=out, lse=lse, **given, **attrs)
+        call = dict(q=parts[0], k=parts[1], v=parts[2], out=out, lse=lse, **given, **attrs)
+        kernels.append(_core.picked_kernel("attention", capability, **call))
+        ops.attention(**call)
         torch.cuda.synchronize()
         assert out.float().isfinite().all()
         results.append((out, lse))
-    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    if kernels[0] == kernels[1]:
+        assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    else:  # stream takes dense positions alone
+        assert "attention_stream" in kernels[1]
+        torch.testing.assert_close(*(r[0] for r in results), rtol=2**-7, atol=2**-7)
+        torch.testing.assert_close(*(r[1] for r in results), rtol=1e-4, atol=1e-4)

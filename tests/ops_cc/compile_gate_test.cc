@@ -29,7 +29,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 23> kSpills{{
+constexpr std::array<Allowed, 22> kSpills{{
     {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>",
      96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>",
@@ -39,10 +39,7 @@ constexpr std::array<Allowed, 23> kSpills{{
     {"attention_split_kv<", "e4m3, vivace::kernels::AttentionSplitKV{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a,
      "two blocks an SM leave 168 registers; the turn, the next block and a barrier's number are read from the stack in "
      "each turn of 128 keys"},
-    {"attention_prefill_wgmma<", "AttentionTile{128, 128, 8, 1, 128, 2, 1, true, true}, vivace::kernels::Terms>", 64,
-     Arch::sm100a, "terms and a pitch each of keys and values fill a warpgroup's registers"},
-    {"attention_stream<", "}>", 52, Arch::sm100a,
-     "two blocks an SM leave 168 registers; loop counters are parked, and since positions may lie apart a pitch each"},
+    {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks an SM leave 168 registers; loop counters are parked"},
     {"attention_stream<", "}, vivace::kernels::e4m3>", 20, Arch::sm100a, "the same with outputs in e4m3"},
     {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a,
      "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},

@@ -14,7 +14,7 @@ struct Kernel;
 
 namespace vivace::exec {
 
-inline constexpr size_t kMaxArgsBytes = 832;  // largest argument struct of any op, TMA maps included
+inline constexpr size_t kMaxArgsBytes = 896;  // largest argument struct of any op, TMA maps included
 
 /// Host entry: `args` is a copy of the op's argument struct.
 using HostFn = void (*)(const void* args, cpu::Pool& pool);

@@ -8,7 +8,6 @@
 #include "vivace/kernels/attention/attention.h"
 #include "vivace/ops/attention_gpu.h"
 #include "vivace/ops/attention_contents.h"
-#include "vivace/ops/attention_rules.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {
@@ -121,7 +120,6 @@ struct attention {
                        strf("port %s: axis 1 has stride %ld, wanted %ld: with layout=hnd only the outermost may be "
                             "strided",
                             name, static_cast<long>(pitch), dense));
-    VV_TRY(check_table_strides(c, {"page_table", "bits"}));
     const bool paged = c["page_table"].present();
     const bool by_slot = paged || c["length"].present() || c["prefix"].present() || c["bits_from"].present();
     const long B = c.dim("B"), S = ragged ? c.dim("R") - 1 : by_slot ? c.dim("S") : B;
@@ -175,10 +173,8 @@ struct attention {
         .v_stride = c.row_stride("v"),
         .out_stride = c.row_stride("out"),
         .lse_stride = c.row_stride("lse"),
-        .table_stride = static_cast<int32_t>(c.row_stride("page_table")),
-        .bits_stride = static_cast<int32_t>(c.row_stride("bits")),
-        .k_pitch = static_cast<int32_t>(hnd ? D : c.pitch("k")),
-        .v_pitch = static_cast<int32_t>(hnd ? Dv : c.pitch("v")),
+        .table_stride = c.row_stride("page_table"),
+        .bits_stride = c.row_stride("bits"),
         .T = static_cast<int32_t>(c.dim("T")),
         .S = static_cast<int32_t>(S),
         .B = static_cast<int32_t>(B),
@@ -189,6 +185,8 @@ struct attention {
         .Hkv = static_cast<int32_t>(Hkv),
         .D = static_cast<int32_t>(D),
         .Dv = static_cast<int32_t>(Dv),
+        .k_pitch = static_cast<int32_t>(hnd ? D : c.pitch("k")),
+        .v_pitch = static_cast<int32_t>(hnd ? Dv : c.pitch("v")),
         .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
         .softcap = static_cast<float>(c.real("softcap")),
         .window = static_cast<int32_t>(c.integer("window")),

@@ -58,7 +58,12 @@ struct AttentionGpu {
     return a.T <= 64 ? Role::short_query : Role::prefill;
   }
   /// Roles of calls whose rows lie at multiples of 16 bytes, then of all others, which some kernels cannot read.
-  static int row_class(const Args& a) { return static_cast<int>(role(a)) + (fine(a) ? 0 : 3); }
+  /// Positions that lie apart keep them from `stream`, which has no register for a pitch: other classes.
+  static int row_class(const Args& a) { return static_cast<int>(role(a)) + (fine(a) ? 0 : 3) + (dense(a) ? 0 : 6); }
+  /// Whether a block's positions lie side by side.
+  static bool dense(const Args& a) {
+    return a.k_pitch == int64_t{a.position_rows()} * a.D && a.v_pitch == int64_t{a.position_rows()} * a.Dv;
+  }
   /// Blocks of threads that share a tile's keys: what a slot may hold, but no more than the tiles of all `slots` (slots
   /// * kv heads) leave room for. H200, us, in 8, in 1: 64 slots of 8 heads x 4096: 316, 260; x 1024: 140, 71.
   static constexpr int blocks(int64_t seqlen_k, int64_t slots, Arch arch) {
@@ -226,7 +231,7 @@ struct AttentionGpu {
   /// best tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224. A row's kernel follows from the cache,
   /// not from T.
   static bool can_stream(const Args& a, Arch arch) {
-    if (!chip(arch).wgmma || a.has_terms() || a.softcap > 0 || !fine(a)) return false;
+    if (!chip(arch).wgmma || a.has_terms() || a.softcap > 0 || !fine(a) || !dense(a)) return false;
     return a.kv_dtype == DType::e4m3 ? a.D % 64 == 0 : a.page_table != nullptr;
   }
   static Result<Key> pick(const Args& a, Arch arch) {

@@ -1,8 +1,7 @@
-// What attention's ops share. latent_attention, attention_block_scaled and scaled_attention: queries of slots over a
-// cache of blocks or of pages, causal or full.
+// What latent_attention, attention_block_scaled and scaled_attention share: queries of slots over a cache of blocks or
+// of pages, causal or full.
 #pragma once
 #include <cmath>
-#include <initializer_list>
 
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/attention.h"
@@ -22,15 +21,6 @@ inline constexpr Attr kCausalOrFull = choice("mask", "causal|full", "which place
 inline constexpr Attr kWindow = integer("window", 0, "if positive, only keys j > pos - window are visible");
 inline constexpr Attr kHeadScale = real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)");
 
-/// Kernels hold the strides of these ports' rows in 32 bits.
-inline Status check_table_strides(const Call& c, std::initializer_list<const char*> ports) {
-  for (const char* port : ports)
-    if (c[port].present() && c[port].shape[0] > 1 && c.row_stride(port) > INT32_MAX)
-      return c.error(Code::kUnsupported, strf("port %s: rows lie %ld elements apart, above 2^31 - 1", port,
-                                              static_cast<long>(c.row_stride(port))));
-  return {};
-}
-
 /// All of `*a` but head sizes, scale, window and types. `k`, `v`: ports of the cache, [B, L, ...].
 inline Status bind_slots(const Call& c, const char* k, const char* v, kernels::AttentionArgs* a) {
   const bool paged = c["page_table"].present();
@@ -41,7 +31,6 @@ inline Status bind_slots(const Call& c, const char* k, const char* v, kernels::A
   if (paged && c.dim("P") * c.dim("L") > INT32_MAX)
     return c.error(Code::kInvalidShape,
                    strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * c.dim("L"))));
-  VV_TRY(check_table_strides(c, {"page_table"}));
   for (const char* d : {"T", "B", "L", "Hq"})
     if (c.dim(d) > INT32_MAX)
       return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
@@ -52,7 +41,7 @@ inline Status bind_slots(const Call& c, const char* k, const char* v, kernels::A
   a->rows = c.ptr<int32_t>("rows");
   a->q_stride = c.row_stride("q"), a->k_stride = c.row_stride(k), a->v_stride = c.row_stride(v),
   a->out_stride = c.row_stride("out"), a->lse_stride = c.row_stride("lse");
-  a->table_stride = static_cast<int32_t>(c.row_stride("page_table"));
+  a->table_stride = c.row_stride("page_table");
   a->T = static_cast<int32_t>(c.dim("T")), a->S = static_cast<int32_t>(S), a->B = static_cast<int32_t>(B),
   a->L = static_cast<int32_t>(c.dim("L"));
   a->P = paged ? static_cast<int32_t>(c.dim("P")) : 0, a->Hq = static_cast<int32_t>(c.dim("Hq"));

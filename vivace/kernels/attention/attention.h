@@ -28,9 +28,9 @@ struct AttentionArgs {
   float* lse;             // [T, Hq] or null
   const int32_t* rows;    // [1] device-side T, or null
   int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a block)
-  int32_t table_stride, bits_stride;  // elements a slot of page_table, a token of bits
-  int32_t k_pitch, v_pitch;  // of `attention`: elements between positions of a block; dense Hkv * D, heads_first D
+  int64_t table_stride, bits_stride;  // elements a slot of page_table, a token of bits
   int32_t T, S, B, L, P, W, Hq, Hkv, D, Dv;
+  int32_t k_pitch, v_pitch;  // of `attention`: elements between positions of a block; dense Hkv * D, heads_first D
   float scale, softcap;   // softcap 0: none
   int32_t window;         // 0: none
   AttentionMask mask;
@@ -278,7 +278,7 @@ struct AttentionSwapAB {
 /// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) positions (without
 /// pages: n); n: the kernel's keys, swap_ab: kBox.
 struct AttentionTmaArgs {
-  static constexpr int kBytes = 448;
+  static constexpr int kBytes = 512;
   alignas(64) unsigned char args[kBytes];
   TensorMap k, v;
 

@@ -140,8 +140,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
               j = b * kKeys + first_row + lane;
     int64_t k = -1, v = -1;
     if (lane < kRows && j >= lo && j < hi) {  // page numbers are read while the stage is still in use
-      const int64_t block = a.block(slot, j), row = a.row_in_block(slot, j);
-      if (block >= 0) k = block * a.k_stride + row * a.k_pitch, v = block * a.v_stride + row * a.v_pitch;
+      const int64_t block = a.block(slot, j), position = a.row_in_block(slot, j) * a.position_rows();
+      if (block >= 0) k = block * a.k_stride + position * P.d, v = block * a.v_stride + position * P.dv;
     }
     ptx::mbarrier_wait<false>(barrier(kEmpty, i), (i / P.stages & 1) ^ 1);
     copy_rows<P.d, kPitch>(stage(i) + first_row * kPitch, a.k, k);
