@@ -16,8 +16,9 @@ Rows: clock=wall is predict() as its caller sees it, clock=device what the devic
 prompt, say). --stretch-ms and --chunk are the language model's: others of its gates' distance and of the tokens that a step of a prompt takes.
 wait_*_us: what a call waited for others: for its turn, and what the device took for it over the median of calls alone; wait_limit_us is its bound, the longest
 stretch and 100 us. A chip at its limit of power lowers its clock, and then calls take longer that wait for nobody. Rows whose neighbour is that busy (prompts, chats) therefore
-have calls of their own to be compared with, ROW-held: in the same load at the same pace, the neighbour stands still from a millisecond before each call until it is over. Of such
-rows wait_*_us is over their median, p*_over_held beside p*_over_alone. `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
+have calls of their own to be compared with, ROW-held: in the same load at the same pace, the neighbour stands still from a millisecond before each call until it is over. Held calls
+differ among themselves by hundreds of microseconds, as the clock does. So of such rows wait_p*_us is a quantile over the held calls' same quantile, wait_max_us the largest such distance:
+calls that wait W at most pass no quantile of held ones by more than W. p*_over_held stands beside p*_over_alone. `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
 calls leave of its rate alone, which is measured once every sequence has begun to answer, with answers that end one after the other. --rows names windows of b1, more and three; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
 """
 import argparse
@@ -337,13 +338,18 @@ class Part:
         return calls
 
     def waits(self, calls, gpu, held=None) -> dict:
-        """What each call waited for others: its turn as the scheduler saw it, and its time on the device over the median of those alone, or `held`."""
+        """What calls waited for others, us: their turn as the scheduler saw it, and their time on the device over the median of those alone; over the same quantile of `held`."""
         base = held or self.alone
         clock, alone = (calls.device, base.device) if max(base.device) else (calls.wall, base.wall)
-        usual, turns = quantile(alone, 0.5), [0.0] * len(clock)
+        turns = [0.0] * len(clock)
         for tenant, kind, when, length in gpu.trace():
             if tenant == "arm" and kind == "wait" and (call := bisect.bisect_right(calls.began, when) - 1) >= 0:
                 turns[call] += length
+        if held:
+            took = [turn + time for turn, time in zip(turns, clock)]
+            over = lambda q: max(quantile(turns, q), quantile(took, q) - quantile(alone, q))  # noqa: E731
+            return {"wait_p50_us": over(0.5), "wait_p99_us": over(0.99), "wait_max_us": max(over(q / 100) for q in range(101))}
+        usual = quantile(alone, 0.5)
         each = [turn + max(0.0, took - usual) for turn, took in zip(turns, clock)]
         return {"wait_p50_us": quantile(each, 0.5), "wait_p99_us": quantile(each, 0.99), "wait_max_us": max(each)}
 

@@ -93,7 +93,9 @@ def test_what_a_call_waited():
     assert part.waits(calls, gpu)["wait_max_us"] == 230.0
     held = bench_colocate.Calls()  # a chip that was slower then: no call waited so long
     held.device, held.wall = [130.0, 140.0, 150.0], [500.0] * 3
-    assert part.waits(calls, gpu, held) == {"wait_p50_us": 10.0, "wait_p99_us": 30.0, "wait_max_us": 30.0}
+    assert part.waits(calls, gpu, held) == {"wait_p50_us": 7.0, "wait_p99_us": 30.0, "wait_max_us": 30.0}  # turns alone
+    held.device = [70.0, 90.0, 145.0]  # the slowest of both is the clock's: it waited 5, not 60
+    assert part.waits(calls, gpu, held) == {"wait_p50_us": 20.0, "wait_p99_us": 30.0, "wait_max_us": 37.0}
 
 
 def test_a_neighbour_stands_still():
