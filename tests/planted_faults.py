@@ -46,7 +46,7 @@ SCHEDULE = "tests/test_schedule.py --timeout 60 --timeout-method thread"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
 FFI, XLAS = "tests/test_jax_ffi.py", "tests/test_fake_driver.py -k xlas"
-STREAM, NAMES = "tests/test_speech_stream.py", "tests/test_compat_flashinfer_names.py"
+STREAM, NAMES, EXPERTS = "tests/test_speech_stream.py", "tests/test_compat_flashinfer_names.py", "tests/test_compat_flashinfer_experts.py"
 BOX, SERVER, BOUNDS, REUSE, CAPSULES = (f"tests/test_{name}.py --timeout 60" for name in ("outbox", "server", "server_bounds", "server_reuse", "capsules"))
 
 # (what is wrong, file, right, wrong, tests[, the .cc to compile where the file is a header])
@@ -90,8 +90,16 @@ FAULTS = [
     ("sched: waits at gates are charged", "vivace/sched/scheduler.cc", "us - stood_back, stood_back", "us, 0.0 * stood_back", f"{SCHEDULE} -k stand_back"),
     ("names: a row's noise is every row's", "python/vivace/compat/flashinfer/sampling.py", "(rows + stream * (1 << 40)) * _ROW", "(rows * 0 + stream) * _ROW", f"{NAMES} -k probability"),
     ("names: heads of a part are those before it", "python/vivace/compat/arrays.py", "x[..., place, :] for x in arrays", "x[..., max(place - 1, 0), :] for x in arrays", f"{NAMES} -k norms"),
-    ("names: the gate's rows come first", "python/vivace/compat/flashinfer/fused_moe.py", "gate=both[:, M:], up=both[:, :M]", "gate=both[:, :M], up=both[:, M:]", "tests/test_compat_flashinfer_moe.py -k experts"),
+    ("names: the gate's rows come first", "python/vivace/compat/flashinfer/fused_moe.py", "gate=both[:, M:] if gated else both, **({\"up\": both[:, :M]}", "gate=both[:, :M] if gated else both, **({\"up\": both[:, M:]}", "tests/test_compat_flashinfer_moe.py -k experts"),
     ("names: absent experts' weights are read", "python/vivace/compat/flashinfer/fused_moe.py", "where(absent, 0.0, weights)", "weights", "tests/test_compat_flashinfer_moe.py -k absent"),
+    ("names: hidden rows are not rounded to e4m3", "python/vivace/compat/flashinfer/experts.py", 'cast(cast(x.clip(-_E4M3_MAX, _E4M3_MAX), dtype_like("float8_e4m3fn", x)), back)', "cast(x.clip(-_E4M3_MAX, _E4M3_MAX), back)", f"{EXPERTS} -k tensors"),
+    ("names: blocks of rows end at the last", "python/vivace/compat/flashinfer/experts.py", "repeat(s[which], 128, 1)[:, :N]", "repeat(s[which], 128, 1)[:, -N:]", f"{EXPERTS} -k blocks"),
+    ("names: int4's upper half has no sign", "python/vivace/compat/flashinfer/experts.py", "(some_ >> 4 ^ 8)", "(some_ >> 4)", f"{EXPERTS} -k groups"),
+    ("names: folded scales are not unfolded", "python/vivace/compat/flashinfer/experts.py", "swapped(seen_as(s, \"bfloat16\"), 0, 1, 4, 3, 2)", "swapped(seen_as(s, \"bfloat16\"), 0, 1, 3, 4, 2)", f"{EXPERTS} -k kernels"),
+    ("names: a tile's scales lie in rows", "python/vivace/compat/flashinfer/experts.py", "swapped(tiles, 0, 1, 4, 3, 2, 5)", "swapped(tiles, 0, 1, 3, 4, 2, 5)", f"{EXPERTS} -k nvfp4"),
+    ("names: the first expert's scale is all's", "python/vivace/compat/flashinfer/experts.py", "wide * of_rows(self.scale, expert)", "wide * self.scale[:1]", f"{EXPERTS} -k 'tensors or nvfp4'"),
+    ("names: rows widen the first expert", "python/vivace/compat/flashinfer/experts.py", "expert = expert.clip(0, E - 1)", "expert = expert.clip(0, 0)", f"{EXPERTS} -k 'blocks or few'"),
+    ("names: the gate has no limit", "python/vivace/compat/flashinfer/fused_moe.py", "    gate = _below(gate, limit)\n", "", f"{EXPERTS} -k limits"),
     ("names: copied latents keep the old pages", "python/vivace/compat/flashinfer/mla.py", 'self._separate["page_table"]\n', 'self._buffers["page_table"]\n', "tests/test_compat_flashinfer_mla.py -k requests"),
     ("functions: a name's types are not held", "python/vivace/functions.py", "type_of(inputs[port]) != wanted", "type_of(inputs[port]) == 0", "tests/test_functions.py -k types_are_held"),
     ("functions: fp8 is the result of a product", "python/vivace/functions.py", 'inputs if product else ("out",)', '("out",)', "tests/test_functions.py -k words_say"),

@@ -119,7 +119,7 @@ def _nothing(*_, **__):
 
 
 OWN = {f.__name__: f for f in (GPUArchitectureError, PosEncodingMode, MaskMode, get_compute_capability, is_sm90a_supported, has_flashinfer_jit_cache, e2m1_and_ufp8sf_scale_to_float, determine_gemm_backend, autotune, default_check)}
-OWN |= {"__version__": "0", "build_jit_specs": _nothing, "JitSpec": object, "get_device_sm_count": lambda d: torch.cuda.get_device_properties(d).multi_processor_count}
+OWN |= {"__version__": "0", "DEFAULT_SITU_BETA": 4.0, "DEFAULT_SITU_LINEAR_BETA": 25.0, "build_jit_specs": _nothing, "JitSpec": object, "get_device_sm_count": lambda d: torch.cuda.get_device_properties(d).multi_processor_count}
 
 
 def find(module, name):

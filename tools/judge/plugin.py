@@ -32,6 +32,8 @@ DECLINED = {
     "cta_tile_q_smem_probe": "declined: reads the tile that FlashInfer's planner picked from its private plan; plans have no tiles here",
     "backend_neutral_alias": "declined: asks whether two names that are not served are one",
     "layernorm_quant_invalid_inputs": "declined: wants errors for float16 and for rows of a wider array, which are served",
+    "workspace_undersized_rejected": "declined: wants an error for a small workspace; workspaces are ignored",
+    "rejects_misaligned_input": "declined: wants an error for an input that starts at any address, which is served",
     "rejects_unequal_kv_strides": "declined: wants an error for keys and values of other strides, which are served",
 }
 ROWS = Path(SET["rows"])

@@ -18,7 +18,8 @@ from vivace.compat.flashinfer.composed import (BatchAttention, BatchAttentionWit
                                                PODWithPagedKVCacheWrapper, VariableBlockSparseAttentionWrapper)
 from vivace.compat.flashinfer.fp4 import (nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged, nvfp4_kv_quantize, nvfp4_quantize_append_paged_kv_cache,
                                           nvfp4_quantize_append_paged_kv_cache_with_slot_mapping)
-from vivace.compat.flashinfer.fused_moe import ActivationType, cutlass_fused_moe, fused_topk_deepseek
+from vivace.compat.flashinfer.fused_moe import (ActivationType, cutlass_fused_moe, fused_topk_deepseek, interleave_moe_scales_for_sm90_mixed_gemm,
+                                                interleave_moe_weights_for_sm90_mixed_gemm)
 from vivace.compat.flashinfer.gemm import SegmentGEMMWrapper, bmm_bf16, bmm_fp8, gemm_fp8_nt_blockscaled, gemm_fp8_nt_groupwise, mm_bf16
 from vivace.compat.flashinfer.mla import BatchMLAPagedAttentionWrapper, concat_mla_k, trtllm_batch_decode_with_kv_cache_mla
 from vivace.compat.flashinfer.norm import (fused_add_rmsnorm, fused_add_rmsnorm_quant, gemma_fused_add_rmsnorm, gemma_rmsnorm, layernorm, layernorm_quant, rmsnorm,
@@ -33,4 +34,4 @@ from vivace.compat.flashinfer.sampling import (chain_speculative_sampling, min_p
                                                top_p_renorm_probs, top_p_sampling_from_probs)
 from vivace.compat.flashinfer.single import single_decode_with_kv_cache, single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("batch", "call", "composed", "fp4", "single")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("batch", "call", "composed", "experts", "fp4", "single")]
