@@ -38,6 +38,7 @@ SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
 HYBRID = "tests/test_hybrid_reuse.py --timeout 120 -k 'not server'"
 MTP = "tests/test_mtp.py"
 GGUF = "tests/test_hybrid_gguf.py -k logits"
+NEXT = "tests/test_qwen3_next.py -k transformers"
 LOOP = "tests/test_engine_loop.py --timeout 60 --timeout-method thread"
 STEPS = "tests/test_model_steps.py -k 'not many'"
 RANDOM = "tests/test_random_models.py -k 'test_models and {}'"
@@ -401,7 +402,12 @@ FAULTS = [
     ("GGUF of hybrids: the decay's bias keeps the file's order", "vivace/models/decoder/gguf_layout.cc", "&w->delta_rate, &w->delta_bias}", "&w->delta_rate}", GGUF),
     ("GGUF of hybrids: rates are taken for their logarithms", "vivace/models/decoder/gguf_layout.cc", "std::log(-static_cast<double>(rates[i]))", "-static_cast<double>(rates[i])", GGUF),
     ("GGUF of hybrids: decay and correction change places", "vivace/models/decoder/weights.cc", '"blk.{}.ssm_beta.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', '"blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_b.weight"', GGUF),
-    ("GGUF of hybrids: b and a of key heads change places", "vivace/models/decoder/gguf_layout.cc", "order.push_back(2 * head + part);", "order.push_back(2 * head + 1 - part);", "tests/test_hybrid_gguf.py -k qwen3next"),
+    ("Qwen3-Next: b and a of key heads change places", "vivace/models/decoder/weights.cc", "return {2 * each, {{{0, each}}}};", "return {2 * each, {{{each, each}}}};", "tests/test_hybrid_gguf.py -k qwen3next"),
+    ("Qwen3-Next: values and gates of key heads change places", "vivace/models/decoder/weights.cc", "{r.k_dim, r.k_dim}, {2 * r.k_dim, values_of_key(r)}", "{r.k_dim, r.k_dim}, {2 * r.k_dim + values_of_key(r), values_of_key(r)}", NEXT),
+    ("Qwen3-Next: keys are read as queries", "vivace/models/decoder/weights.cc", "{{{0, r.k_dim}, {r.k_dim, r.k_dim},", "{{{r.k_dim, r.k_dim}, {0, r.k_dim},", NEXT),
+    ("Qwen3-Next: parts of a group lie group by group", "vivace/engine/weights.cc", "(i * group + first) * row", "(i * group / 2 + first) * row", NEXT),
+    ("Qwen3-Next: rows of a key head keep the scales of the first", "vivace/engine/weights.cc", "row = tensor(column.data, row.dtype, Shape(column.shape[0]));", "row = tensor(row.data, row.dtype, Shape(column.shape[0]));", "tests/test_qwen3_next.py -k quantized_layouts"),
+    ("Qwen3-Next: the rotated part of a head is the default", "vivace/models/decoder/config.cc", 'root.get_double("partial_rotary_factor", 0.25)', 'root.get_double("partial_rotary_factors", 0.25)', NEXT),
     ("GGUF of hybrids: key heads' value heads are moved once more", "vivace/models/decoder/gguf_layout.cc", "if (c.has(kKeyGroups)) return {};", "if (c.has(kKeyGroups) && each == 1) return {};", "tests/test_hybrid_gguf.py -k qwen3next"),
     ("GGUF of hybrids: a draft layer's norms change places", "vivace/models/decoder/weights.cc", '"blk.{}.nextn.enorm.weight"', '"blk.{}.nextn.hnorm.weight"', "tests/test_hybrid_gguf.py -k draft_layers"),
     ("GGUF of hybrids: a draft layer goes on from rows before the norm", "vivace/models/decoder/config.cc", "c->drafts_from_normed = true;", "c->drafts_from_normed = false;", "tests/test_hybrid_gguf.py -k draft_layers"),

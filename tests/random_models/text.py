@@ -11,8 +11,8 @@ from tests.test_nvfp4 import SCHEMES, apart, quantized, values_of
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
             "qwen3_moe": "Qwen3MoeForCausalLM", "gpt2": "GPT2LMHeadModel"}
-HYBRIDS = {"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}
-EXPERTS = ("mixtral", "qwen3_moe", "qwen3_5_moe_text")
+HYBRIDS = {"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"}
+EXPERTS = ("mixtral", "qwen3_moe", "qwen3_5_moe_text", "qwen3_next")
 DIMS = (32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 GREEDY = {}
 WHOLE = np.float32(2**-9)  # scale of a whole FP4 matrix
@@ -24,7 +24,9 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
     """The case of a seed. `crowd`: 40 sequences on heads in groups of 8 and 16, several of them. `hybrid`: layers with a recurrent state."""
     r = random.Random(f"text {seed} {'hybrid' if hybrid else crowd}")
     most = r.choice((512, 1024, 2048)) if device == "cpu" else 4096  # values of all query heads
-    family = r.choice(["llama", "qwen3", "qwen2"] if crowd else list(HYBRIDS if hybrid else FAMILIES))
+    family = r.choice(["llama", "qwen3", "qwen2"] if crowd else ["qwen3_5_text", "qwen3_5_moe_text"] if hybrid else list(FAMILIES))
+    if family == "qwen3_5_moe_text" and random.Random(f"next {seed}").random() < 0.5:
+        family = "qwen3_next"
     while True:
         dim = r.choice(DIMS)
         group = r.choice((8, 16)) if crowd else r.choice((1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16))
@@ -60,7 +62,7 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
     if family != "gpt2" and not case.get("stored") and (r8 := random.Random(f"e4m3 {seed}")).random() < 0.25:
         case |= {"stored": r8.choice(e4m3.LAYOUTS), "precision": "native" if case["precision"] == "bf16" and r8.random() < 0.5 else case["precision"]}
     case["requests"] = [request(r, case) for _ in range(40 if crowd else r.randint(1, min(12, 2 * case["max_batch"] + 2)))]
-    if family == "qwen3_5_moe_text":
+    if hybrid and family in EXPERTS:
         case["shared"] = r.choice((case["mlp"], case["hidden"]))  # as wide as the others: with 16-bit weights one of them
     return case
 
@@ -152,6 +154,8 @@ def shapes(case):
             layer = {k: v for k, v in layer.items() if not k.startswith("self_attn")} | {f"linear_attn.{k}": v for k, v in {
                 "in_proj_qkv.weight": (C, H), "in_proj_z.weight": (wide, H), "in_proj_b.weight": (n["v_heads"], H), "in_proj_a.weight": (n["v_heads"], H), "conv1d.weight": (C, 1, n["taps"]),
                 "A_log": (n["v_heads"],), "dt_bias": (n["v_heads"],), "norm.weight": (n["v_dim"],), "out_proj.weight": (H, wide)}.items()}
+            if family == "qwen3_next":  # by key head
+                layer = {k: v for k, v in layer.items() if "in_proj" not in k} | {"linear_attn.in_proj_qkvz.weight": (C + wide, H), "linear_attn.in_proj_ba.weight": (2 * n["v_heads"], H)}
         if family == "qwen2":
             layer |= {f"self_attn.{n}_proj.bias": (w * dim,) for n, w in (("q", heads), ("k", kv), ("v", kv))}
         if family in ("qwen3", "qwen3_moe", "gemma3_text"):
@@ -159,9 +163,7 @@ def shapes(case):
         if family == "gemma3_text":
             layer |= {"pre_feedforward_layernorm.weight": (H,), "post_feedforward_layernorm.weight": (H,)}
         if family == "qwen3_5_moe_text":
-            E, S = case["experts"], case.get("shared", H)
-            layer |= {f"mlp.{k}": v for k, v in {"gate.weight": (E, H), "experts.gate_up_proj": (E, 2 * M, H), "experts.down_proj": (E, H, M), "shared_expert_gate.weight": (1, H), "shared_expert.gate_proj.weight": (S, H),
-                                                 "shared_expert.up_proj.weight": (S, H), "shared_expert.down_proj.weight": (H, S)}.items()}
+            layer |= {"mlp.gate.weight": (case["experts"], H), "mlp.experts.gate_up_proj": (case["experts"], 2 * M, H), "mlp.experts.down_proj": (case["experts"], H, M)}
         elif family in EXPERTS:
             block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if family == "mixtral" else ("mlp", ("gate_proj", "up_proj", "down_proj"))
             layer[f"{block}.gate.weight"] = (case["experts"], H)
@@ -169,6 +171,9 @@ def shapes(case):
                 layer |= {f"{block}.experts.{e}.{n}.weight": shape for n, shape in zip(names, ((M, H), (M, H), (H, M)))}
         else:
             layer |= {"mlp.gate_proj.weight": (M, H), "mlp.up_proj.weight": (M, H), "mlp.down_proj.weight": (H, M)}
+        if family in HYBRIDS and family in EXPERTS:
+            S = case.get("shared", H)
+            layer |= {f"mlp.shared_expert{k}.weight": v for k, v in {"_gate": (1, H), ".gate_proj": (S, H), ".up_proj": (S, H), ".down_proj": (H, S)}.items()}
         out |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     return out
 

@@ -35,14 +35,26 @@ class Decoder:
         self.c, self.a = config, arithmetic or Exact()
         self.w = {k.removeprefix("model.").removeprefix("transformer."): v.astype(np.float64) for k, v in weights.items()}
         self.kind = config["model_type"]
-        self.plain, self.gemma, self.hybrid = self.kind == "gpt2", self.kind == "gemma3_text", self.kind.startswith("qwen3_5")
+        self.plain, self.gemma, self.hybrid = self.kind == "gpt2", self.kind == "gemma3_text", self.kind.startswith(("qwen3_5", "qwen3_next"))
         get = (lambda key, other: config[other]) if self.plain else (lambda key, other: config[key])
         self.layers, self.hidden = get("num_hidden_layers", "n_layer"), get("hidden_size", "n_embd")
         self.heads = get("num_attention_heads", "n_head")
         self.kv = config.get("num_key_value_heads", self.heads)
         self.dim = config.get("head_dim") or self.hidden // self.heads
         self.eps = config.get("layer_norm_epsilon", 1e-5) if self.plain else config.get("rms_norm_eps", 1e-6)
+        if self.kind == "qwen3_next":
+            self.of_key_heads()
         self.closest = []  # of the last logits(): how near each row came to other experts
+
+    def of_key_heads(self):
+        """Qwen3-Next keeps together what is a key head's, in two matrices a layer: its query, key, values and gates; b and a."""
+        Hk, Hv, D, Dv = (self.c[f"linear_{n}"] for n in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+        wide, flat = Hv // Hk * Dv, lambda w: w.reshape(-1, w.shape[-1])
+        for name in [k for k in self.w if k.endswith("in_proj_qkvz.weight")]:
+            p = name.removesuffix("qkvz.weight")
+            q, k, v, z = np.split(self.w.pop(name).reshape(Hk, 2 * (D + wide), self.hidden), np.cumsum([D, D, wide]), 1)
+            b, a = np.split(self.w.pop(p + "ba.weight").reshape(Hk, 2 * Hv // Hk, self.hidden), 2, 1)
+            self.w |= {p + "qkv.weight": np.concatenate([flat(t) for t in (q, k, v)]), p + "z.weight": flat(z), p + "b.weight": flat(b), p + "a.weight": flat(a)}
 
     # ---- parts ----
 
@@ -77,7 +89,7 @@ class Decoder:
             elif nested:
                 base, scaling = own.get("rope_theta", base), own
         base = (scaling or {}).get("rope_theta", base)
-        turning = int(self.dim * scaling["partial_rotary_factor"]) if self.hybrid else self.dim
+        turning = int(self.dim * (scaling or self.c)["partial_rotary_factor"]) if self.hybrid else self.dim
         freq, factor = rope.frequencies(float(base), turning, None if self.hybrid else scaling)
         angle = np.arange(T)[:, None] * freq
         return np.cos(angle) * factor, np.sin(angle) * factor
@@ -159,7 +171,7 @@ class Decoder:
             weight = prob[rows, e]
             if mixtral or self.c.get("norm_topk_prob", self.hybrid):
                 weight = weight / np.take_along_axis(prob, chosen, 1)[rows].sum(1)
-            if self.hybrid:
+            if p + "mlp.experts.gate_up_proj" in self.w:
                 matrices = (*np.split(self.w[p + "mlp.experts.gate_up_proj"][e], 2), self.w[p + "mlp.experts.down_proj"][e])
             else:
                 matrices = (self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)

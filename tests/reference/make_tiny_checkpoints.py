@@ -182,9 +182,9 @@ def kept_seed(name: str) -> list[int]:
 
 @contextlib.contextmanager
 def float64_throughout(name: str):
-    """Linear layers of qwen35 compute in float32 whatever the model is: 1e-4 of a logit."""
+    """Linear layers of hybrids compute in float32 whatever the model is: 1e-4 of a logit."""
     kept = torch.float32, torch.Tensor.float
-    if name.startswith("qwen35"):
+    if name.startswith(("qwen35", "qwen3_next")):
         torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     try:
         yield

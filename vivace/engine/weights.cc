@@ -44,7 +44,7 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
   if (synthetic_) return tensor(nullptr, DType::bf16, rule.shape);
   const std::string name = name_of(rule, layer);
   if (name.find("{e}") != std::string::npos) return gather(rule, name);
-  if (rule.turns > 0) return half(rule, name);
+  if (rule.rows.group > 0) return gathered_rows(rule, name);
   VV_ASSIGN(const Tensor t, one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors));
   return layer < 0 || !keeps(t.dtype) ? plain(t) : t;
 }
@@ -84,20 +84,32 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
   return t;
 }
 
-Result<Tensor> WeightSource::half(const WeightRule& rule, const std::string& name) const {
-  VV_ASSIGN(Tensor both, one(name, Shape(2 * rule.shape[0], rule.shape[1]), false));
-  if (!keeps(both.dtype)) both = plain(both);
+Result<Tensor> WeightSource::gathered_rows(const WeightRule& rule, const std::string& name) const {
+  const auto& [group, pieces] = rule.rows;
+  int64_t in_group = 0;
+  for (const auto& piece : pieces) in_group += piece.rows;
+  const int64_t groups = rule.shape[0] / in_group;
+  VV_ASSIGN(Tensor whole, one(name, Shape(groups * group, rule.shape[1]), false));
+  if (!keeps(whole.dtype)) whole = plain(whole);
+  std::unique_ptr<std::byte[]> spent;  // what was copied to be cut up here has no reader behind it
+  if (!scaled(whole) && !copies_.empty() && copies_.back().get() == whole.data) {
+    spent = std::move(copies_.back());
+    copies_.pop_back();
+    copied_ -= whole.span_bytes();
+  }
   const auto mine_of = [&](const Tensor& all) {
     const Tensor mine = own(all.dtype, Shape(rule.shape[0], all.shape[1]));
-    const int64_t run = rule.turns * row_bytes(all.dtype, all.shape[1]);
-    for (int64_t i = 0; i < rule.shape[0] / rule.turns; ++i)
-      std::memcpy(static_cast<char*>(mine.data) + i * run,
-                  static_cast<const char*>(all.data) + (2 * i + (rule.second ? 1 : 0)) * run, static_cast<size_t>(run));
+    const int64_t row = row_bytes(all.dtype, all.shape[1]);
+    char* to = static_cast<char*>(mine.data);
+    for (const auto& [first, rows] : pieces)
+      for (int64_t i = 0; i < groups; ++i, to += rows * row)
+        std::memcpy(to, static_cast<const char*>(all.data) + (i * group + first) * row,
+                    static_cast<size_t>(rows * row));
     return mine;
   };
-  const Tensor mine = mine_of(both);
-  if (scaled(both)) {
-    WithScales scales = scales_.at(both.data);
+  const Tensor mine = mine_of(whole);
+  if (scaled(whole)) {
+    WithScales scales = scales_.at(whole.data);
     if (scales.scales.block.present()) scales.scales.block = mine_of(scales.scales.block);
     if (Tensor& row = scales.scales.row; row.present()) {
       const Tensor column = mine_of(tensor(row.data, row.dtype, Shape(row.shape[0], 1)));

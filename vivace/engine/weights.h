@@ -1,5 +1,6 @@
 // WeightSource: tensors of a checkpoint by declared names, checked, zero-copy where alignment allows.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +15,16 @@
 
 namespace vivace::engine {
 
+/// Which rows of a hub's matrix are one weight's, where it holds several: the matrix goes by groups of `group` rows,
+/// and the weight is the first piece of all groups, then the second of all groups, and so on.
+struct RowPieces {
+  struct Piece {
+    int64_t first = 0, rows = 0;
+  };
+  int64_t group = 0;  // 0: the matrix is this weight's alone
+  std::array<Piece, 3> pieces{};  // of a group
+};
+
 /// Where one weight comes from. "{}" in a name stands for the layer's number; an empty name means that
 /// the format does not carry this weight. With "{e}" a hub checkpoint keeps one [N, K] tensor for each of
 /// the E matrices of a [E, N, K] weight.
@@ -22,8 +33,7 @@ struct WeightRule {
   const char* hf;
   Shape shape;
   bool hf_transposed = false;  // the hub's matrix is [in, out]
-  int64_t turns = 0;           // n > 0: the hub's matrix has twice as many rows, n of one weight, n of another, in turn
-  bool second = false;         // of these two
+  RowPieces rows{};
 };
 
 /// Owns the checkpoint's mapping for as long as views of it live.
@@ -60,7 +70,7 @@ class WeightSource {
   /// The same of a matrix's columns, all of them in pieces. Blocks that two pieces share become bf16.
   Tensor reordered_columns(const Tensor& t, std::span<const int64_t> order) const;
   /// A view of the mapped file; a matrix of one row may be stored as a vector. Copied once, into memory of this object:
-  /// a tensor whose address breaks its dtype's alignment, a transposed one, experts that lie apart, rows in turn with
+  /// a tensor whose address breaks its dtype's alignment, a transposed one, experts that lie apart, rows between
   /// another weight's, and e4m3 with a scale a 128 x 128 block ("weight_scale_inv" or "weight_scale" beside "weight"),
   /// which becomes bf16: code times scale in f32, rounded once. So do matrices that are not kept: e4m3 whose
   /// "weight_scale" has one element, or one a row, [N] or [N, 1]; FP4, u8 codes "weight" with
@@ -82,7 +92,7 @@ class WeightSource {
  private:
   std::string name_of(const WeightRule& rule, int layer) const;
   Result<Tensor> one(const std::string& name, const Shape& shape, bool transposed) const;
-  Result<Tensor> half(const WeightRule& rule, const std::string& name) const;
+  Result<Tensor> gathered_rows(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> gather(const WeightRule& rule, const std::string& name) const;
   /// As bf16 of blocks; of rows and whole tensors a view of the codes, whose scales are checked.
   Result<Tensor> e4m3(const TensorEntry& weight) const;

@@ -351,9 +351,6 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   if (const auto q = whole.find("quantization_config"); c->has(kNested) && q && !q->is_null())
     VV_TRY(check_quantization(*q));
   VV_TRY(refuse_unserved(root, *c->family));
-  if (c->has(kKeyGroups))
-    return Status(Code::kUnsupported, "architecture " + arch + ": its folders keep q, k, v and z of each key head "
-                                      "together (in_proj_qkvz), which is not served; load a GGUF file");
   const HubKeys& key = *c->family->keys;
   VV_ASSIGN(c->layers, root.get_int(key.layers));
   VV_ASSIGN(c->hidden, root.get_int(key.hidden));
@@ -471,12 +468,14 @@ Status read_drafts(const Checkpoint& checkpoint, bool synthetic, DecoderConfig* 
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
   const JsonValue whole = json.root();
   VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));
-  VV_ASSIGN(const int64_t layers, root.get_int("mtp_num_hidden_layers", 1));
+  const char* const count =
+      root.find("num_nextn_predict_layers") ? "num_nextn_predict_layers" : "mtp_num_hidden_layers";
+  VV_ASSIGN(const int64_t layers, root.get_int(count, 1));
   if (layers == 0 || (!synthetic && checkpoint.find("mtp.fc.weight") == nullptr))
     return Status(Code::kNotFound, "mtp: the checkpoint has no draft layer (mtp.fc.weight); leave it out");
   if (layers != 1)
     return root.error(Code::kUnsupported,
-                      strf("mtp_num_hidden_layers: one draft layer is served, got %ld", static_cast<long>(layers)));
+                      strf("%s: one draft layer is served, got %ld", count, static_cast<long>(layers)));
   VV_ASSIGN(const bool own_table, root.get_bool("mtp_use_dedicated_embeddings", false));
   if (own_table) return root.error(Code::kUnsupported, "mtp_use_dedicated_embeddings: true is not served");
   VV_ASSIGN(const std::string_view from, root.get_string("mtp_hidden_state", "after_norm"));

@@ -32,7 +32,7 @@ enum Feature : uint32_t {
   kGatedAttention = 1 << 16,  // q_proj gives each head's q and a gate of what it attends to
   kFusedExperts = 1 << 17,    // hub checkpoints hold all experts' gates and ups as one tensor
   kSharedExpert = 1 << 18,    // beside the chosen experts one that every token takes, by a gate of its own
-  kKeyGroups = 1 << 19,       // what decays and corrects is one matrix: of each key head all b, then all a
+  kKeyGroups = 1 << 19,       // matrices of recurrent layers hold what is a key head's: q, k, v and gate; b and a
 };
 
 /// Where config.json keeps what every family has.

@@ -1,29 +1,13 @@
 #include "vivace/models/decoder/gguf_layout.h"
 
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "vivace/base/check.h"
 
 namespace vivace::models::decoder {
-namespace {
-
-/// b and a of one matrix, whose rows go from a key head's to all heads' b, then all heads' a.
-void split_key_groups(const engine::WeightSource& source, const RecurrentConfig& r, LayerWeights* w) {
-  Tensor both = std::exchange(w->delta_ba, {});
-  std::vector<int64_t> order;
-  for (int64_t part = 0; part < 2; ++part)
-    for (int64_t head = 0; head < r.k_heads; ++head) order.push_back(2 * head + part);
-  if (!source.synthetic()) both = source.reordered(both, 0, r.v_heads / r.k_heads, order);
-  w->delta_b = w->delta_a = tensor(both.data, both.dtype, Shape(r.v_heads, both.shape[1]));
-  if (!source.synthetic()) w->delta_a.data = slice(both, r.v_heads, 1).data;
-}
-
-}  // namespace
 
 Status undo_gguf_layout(const engine::WeightSource& source, const DecoderConfig& c, LayerWeights* w) {
-  if (c.has(kKeyGroups)) split_key_groups(source, c.linear, w);
   if (source.synthetic()) return {};
   w->delta_rate = source.converted(w->delta_rate, DType::f32);
   auto* const rates = static_cast<float*>(w->delta_rate.data);

@@ -19,7 +19,7 @@ struct Rule {
   int64_t (*cols)(const DecoderConfig&);  // nullptr: a vector
   uint32_t needs = 0, lacks = 0;
   bool hf_transposed = false;
-  int in_turn = 0;  // 1 or 2: the hub's rows are this and another weight, a head of each in turn; which of the two
+  engine::RowPieces (*pieces)(const DecoderConfig&) = nullptr;  // of a matrix that holds other weights too
 };
 
 int64_t hidden(const DecoderConfig& c) { return c.hidden; }
@@ -52,14 +52,42 @@ int64_t taps(const DecoderConfig& c) {
 int64_t delta_heads(const DecoderConfig& c) {
   return c.linear.v_heads;
 }
-int64_t both_delta_heads(const DecoderConfig& c) {
-  return 2 * c.linear.v_heads;
-}
 int64_t delta_width(const DecoderConfig& c) {
   return c.linear.v_width();
 }
 int64_t delta_dim(const DecoderConfig& c) {
   return c.linear.v_dim;
+}
+
+using engine::RowPieces;
+RowPieces head_q(const DecoderConfig& c) {
+  return {2 * c.head_dim, {{{0, c.head_dim}}}};
+}
+RowPieces head_gate(const DecoderConfig& c) {
+  return {2 * c.head_dim, {{{c.head_dim, c.head_dim}}}};
+}
+/// Of each key head its query, its key, then values and gates of its value heads.
+int64_t values_of_key(const RecurrentConfig& r) {
+  return r.v_heads / r.k_heads * r.v_dim;
+}
+int64_t key_group(const RecurrentConfig& r) {
+  return 2 * (r.k_dim + values_of_key(r));
+}
+RowPieces key_qkv(const DecoderConfig& c) {
+  const RecurrentConfig& r = c.linear;
+  return {key_group(r), {{{0, r.k_dim}, {r.k_dim, r.k_dim}, {2 * r.k_dim, values_of_key(r)}}}};
+}
+RowPieces key_gate(const DecoderConfig& c) {
+  const RecurrentConfig& r = c.linear;
+  return {key_group(r), {{{2 * r.k_dim + values_of_key(r), values_of_key(r)}}}};
+}
+RowPieces key_b(const DecoderConfig& c) {
+  const int64_t each = c.linear.v_heads / c.linear.k_heads;
+  return {2 * each, {{{0, each}}}};
+}
+RowPieces key_a(const DecoderConfig& c) {
+  const int64_t each = c.linear.v_heads / c.linear.k_heads;
+  return {2 * each, {{{each, each}}}};
 }
 
 using L = LayerWeights;
@@ -70,9 +98,9 @@ constexpr Rule<L> kLayer[] = {
     {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, 0,
      kFusedQkv | kGatedAttention},
     {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, kGatedAttention, 0,
-     false, 1},
+     false, head_q},
     {&L::attn_gate, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden,
-     kGatedAttention, 0, false, 2},
+     kGatedAttention, 0, false, head_gate},
     {&L::k, "blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight", kv_width, hidden, 0, kFusedQkv},
     {&L::v, "blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight", kv_width, hidden, 0, kFusedQkv},
     {&L::q_bias, "blk.{}.attn_q.bias", "model.layers.{}.self_attn.q_proj.bias", q_width, nullptr, kQkvBias},
@@ -121,8 +149,14 @@ constexpr Rule<L> kLayer[] = {
      kRecurrent, kKeyGroups},
     {&L::delta_a, "blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_a.weight", delta_heads, hidden,
      kRecurrent, kKeyGroups},
-    {&L::delta_ba, "blk.{}.ssm_ba.weight", "model.layers.{}.linear_attn.in_proj_ba.weight", both_delta_heads, hidden,
-     kKeyGroups},
+    {&L::conv_in, "blk.{}.ssm_in.weight", "model.layers.{}.linear_attn.in_proj_qkvz.weight", conv_width, hidden,
+     kKeyGroups, 0, false, key_qkv},
+    {&L::delta_gate, "blk.{}.ssm_in.weight", "model.layers.{}.linear_attn.in_proj_qkvz.weight", delta_width, hidden,
+     kKeyGroups, 0, false, key_gate},
+    {&L::delta_b, "blk.{}.ssm_ba.weight", "model.layers.{}.linear_attn.in_proj_ba.weight", delta_heads, hidden,
+     kKeyGroups, 0, false, key_b},
+    {&L::delta_a, "blk.{}.ssm_ba.weight", "model.layers.{}.linear_attn.in_proj_ba.weight", delta_heads, hidden,
+     kKeyGroups, 0, false, key_a},
     {&L::conv, "blk.{}.ssm_conv1d.weight", "model.layers.{}.linear_attn.conv1d.weight", conv_width, taps, kRecurrent},
     {&L::delta_rate, "blk.{}.ssm_a", "model.layers.{}.linear_attn.A_log", delta_heads, nullptr, kRecurrent},
     {&L::delta_bias, "blk.{}.ssm_dt.bias", "model.layers.{}.linear_attn.dt_bias", delta_heads, nullptr, kRecurrent},
@@ -177,12 +211,30 @@ bool of_experts(const Rule<Owner>& r) {
   return std::string_view(r.gguf).find("_exps.") != std::string_view::npos;
 }
 
-/// Of families whose hub checkpoints hold experts as one tensor or apart, whichever the rule is not for.
+/// What a checkpoint holds as one tensor, of what its family's may hold so or apart.
+struct Joined {
+  bool experts = false;  // gates and ups of all experts
+  bool inputs = false;   // q, k, v and gate of a recurrent layer
+};
+
+Joined joined(const engine::WeightSource& source, const DecoderConfig& c, const std::string& gguf_layer,
+              const std::string& hub_layer) {
+  const engine::Checkpoint& file = source.checkpoint();
+  const bool gguf = file.format() == engine::Format::gguf;
+  const auto there = [&](const char* in_gguf, const char* in_hub) {
+    return !source.synthetic() && file.find(gguf ? gguf_layer + in_gguf : hub_layer + in_hub) != nullptr;
+  };
+  return {c.has(kFusedExperts) && there("ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"),
+          c.has(kKeyGroups) && (!gguf || file.find("blk.0.ssm_in.weight") != nullptr)};
+}
+
+/// Whether the checkpoint holds it the other way.
 template <class Owner>
-bool other_experts(const Rule<Owner>& r, const DecoderConfig& c, bool fused) {
+bool stored_otherwise(const Rule<Owner>& r, const DecoderConfig& c, const Joined& together) {
   const std::string_view name = r.hf;
-  return c.has(kFusedExperts) && name.find(".mlp.experts.") != std::string_view::npos &&
-         (name.find("{e}") == std::string_view::npos) != fused;
+  const auto within = [&](const char* part) { return name.find(part) != std::string_view::npos; };
+  if (c.has(kFusedExperts) && within(".mlp.experts.")) return within("{e}") == together.experts;
+  return c.has(kKeyGroups) && (within("in_proj_qkv") || within("in_proj_z")) && within("_qkvz") != together.inputs;
 }
 
 /// Weights that only layers of one kind have, by their names.
@@ -197,8 +249,8 @@ bool applies(const Family& f, uint32_t needs, uint32_t lacks) { return f.has(nee
 
 template <class Owner>
 Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner,
-            bool fused = false) {
-  if (!applies(*c.family, r.needs, r.lacks) || !of_layer(r, c, layer) || other_experts(r, c, fused)) return {};
+            const Joined& together = {}) {
+  if (!applies(*c.family, r.needs, r.lacks) || !of_layer(r, c, layer) || stored_otherwise(r, c, together)) return {};
   // Hub files store a convolution along tokens with an axis for the channels that each of its own sees.
   const bool conv = source.checkpoint().format() == engine::Format::safetensors &&
                     std::string_view(r.hf).find(".conv1d.") != std::string_view::npos;
@@ -212,8 +264,7 @@ Status load(const engine::WeightSource& source, const DecoderConfig& c, const Ru
   if (c.has(kNested) && name.starts_with("model.")) name.insert(6, "language_model.");
   Tensor& t = owner->*r.sink;
   VV_ASSIGN(t,
-            source.get({r.gguf, name.c_str(), shape, r.hf_transposed, r.in_turn > 0 ? c.head_dim : 0, r.in_turn == 2},
-                       layer));
+            source.get({r.gguf, name.c_str(), shape, r.hf_transposed, r.pieces ? r.pieces(c) : RowPieces{}}, layer));
   if (conv) t = tensor(t.data, t.dtype, Shape(r.rows(c), r.cols(c)));
   return {};
 }
@@ -262,13 +313,10 @@ void upcast_draft(const engine::WeightSource& source, DraftWeights& d) {
 /// Its layer is number config.layers, which no list of kinds of layers has: one that attends.
 Status load_draft(const engine::WeightSource& source, const DecoderConfig& config, DraftWeights* weights) {
   const auto number = static_cast<int>(config.layers);
-  const std::string experts = source.checkpoint().format() == engine::Format::gguf
-                                  ? strf("blk.%d.ffn_gate_up_exps.weight", number)
-                                  : "mtp.layers.0.mlp.experts.gate_up_proj";
-  const bool fused = config.has(kFusedExperts) && !source.synthetic() && source.checkpoint().find(experts) != nullptr;
+  const Joined together = joined(source, config, strf("blk.%d.", number), "mtp.layers.0.");
   for (const auto& rule : kDraft) VV_TRY(load(source, config, rule, number, weights));
-  for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, number, &weights->layer, fused));
-  if (fused) split_experts(config, weights->layer);
+  for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, number, &weights->layer, together));
+  if (together.experts) split_experts(config, weights->layer);
   upcast_draft(source, *weights);
   return {};
 }
@@ -288,14 +336,13 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
     VV_CHECK_EQ(kInvalidDType, std::string("f32"), std::string(name(weights->rope_factors.dtype)));
   }
   const bool gguf = source.checkpoint().format() == engine::Format::gguf;
-  const std::string part = config.has(kNested) ? "model.language_model." : "model.",
-                    experts = gguf ? "blk.0.ffn_gate_up_exps.weight" : part + "layers.0.mlp.experts.gate_up_proj";
-  const bool fused = config.has(kFusedExperts) && !source.synthetic() && source.checkpoint().find(experts) != nullptr;
+  const Joined together =
+      joined(source, config, "blk.0.", config.has(kNested) ? "model.language_model.layers.0." : "model.layers.0.");
   weights->layers.resize(static_cast<size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     LayerWeights& w = weights->layers[static_cast<size_t>(i)];
-    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w, fused));
-    if (fused) split_experts(config, w);
+    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w, together));
+    if (together.experts) split_experts(config, w);
     if (gguf && config.is_recurrent(static_cast<size_t>(i))) VV_TRY(undo_gguf_layout(source, config, &w));
     upcast(source, w);
   }
