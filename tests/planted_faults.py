@@ -101,6 +101,8 @@ FAULTS = [
     ("names: the first expert's scale is all's", "python/vivace/compat/flashinfer/experts.py", "wide * of_rows(self.scale, expert)", "wide * self.scale[:1]", f"{EXPERTS} -k 'tensors or nvfp4'"),
     ("names: rows widen the first expert", "python/vivace/compat/flashinfer/experts.py", "expert = expert.clip(0, E - 1)", "expert = expert.clip(0, 0)", f"{EXPERTS} -k 'blocks or few'"),
     ("names: the gate has no limit", "python/vivace/compat/flashinfer/fused_moe.py", "    gate = _below(gate, limit)\n", "", f"{EXPERTS} -k limits"),
+    ("names: an item sees its delimiter", "python/vivace/compat/flashinfer/call.py", "(at < key + place)", "(at <= key + place)", "tests/test_compat_flashinfer_forms.py -k items"),
+    ("names: padded states count", "python/vivace/compat/flashinfer/cascade.py", "            sums[beside(~inside, v)] = -math.inf\n", "", "tests/test_compat_flashinfer_forms.py -k varying"),
     ("names: copied latents keep the old pages", "python/vivace/compat/flashinfer/mla.py", 'self._separate["page_table"]\n', 'self._buffers["page_table"]\n', "tests/test_compat_flashinfer_mla.py -k requests"),
     ("functions: a name's types are not held", "python/vivace/functions.py", "type_of(inputs[port]) != wanted", "type_of(inputs[port]) == 0", "tests/test_functions.py -k types_are_held"),
     ("functions: fp8 is the result of a product", "python/vivace/functions.py", 'inputs if product else ("out",)', '("out",)', "tests/test_functions.py -k words_say"),

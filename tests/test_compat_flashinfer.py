@@ -241,8 +241,8 @@ def test_what_is_not_there_says_so(home):
     q, k = put(home, draw(0, 2, 16)), put(home, draw(1, 5, 2, 16))
     with pytest.raises(vivace.InvalidArgumentError, match="ROPE_LLAMA or ALIBI"):
         flashinfer.single_decode_with_kv_cache(q, k, k, pos_encoding_mode="ROPE")
-    with pytest.raises(vivace.UnsupportedError, match="prefix_len_ptr is not served"):
-        flashinfer.BatchPrefillWithPagedKVCacheWrapper(None).plan(None, None, None, None, 2, 2, 16, 4, prefix_len_ptr=k)
+    with pytest.raises(vivace.UnsupportedError, match="another is not served"):
+        flashinfer.BatchPrefillWithPagedKVCacheWrapper(None).plan(*(put(home, np.zeros(n, np.int32)) for n in (1, 1, 0, 0)), 2, 2, 16, 4, another=k)
     with pytest.raises(vivace.UnsupportedError, match="attention-variants"):
         flashinfer.BatchPrefillWithRaggedKVCacheWrapper(q, jit_args=["name"])
     with pytest.raises(vivace.InvalidArgumentError, match="NHD or HND"):

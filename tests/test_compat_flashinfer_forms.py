@@ -468,3 +468,85 @@ def test_split_sizes_that_are_none(home):
     tables = [put(home, np.array(x, np.int32)) for x in ([0, 1], [0], [2])]
     with pytest.raises(vivace.InvalidArgumentError, match="fixed_split_size"):
         w.plan(*tables, 4, 2, 16, 4, fixed_split_size=0)
+
+
+def scored(r):
+    """(prefix, places in items, what each position sees) of a drawn prompt: a prefix, then items, each after a delimiter; one delimiter ends them."""
+    prefix, items = int(r.integers(0, 12)), r.integers(0, 7, int(r.integers(1, 4)))
+    places = np.concatenate([np.arange(n + 1) for n in items] + [[0]])
+    start = prefix + np.concatenate([[0], np.cumsum(items + 1)])
+    see = np.zeros((prefix + len(places),) * 2, bool)
+    for p in range(len(see)):
+        see[p, : min(p + 1, prefix)] = True
+        for a, b in zip(start[:-1], start[1:]):
+            if a < p < b:
+                see[p, a + 1 : p + 1] = True
+    return prefix, places, see
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("which", ["paged", "ragged"])
+def test_items_after_a_prefix(home, which, seed):
+    r = np.random.default_rng(seed)
+    requests, window = [scored(r) for _ in range(3)], int(r.choice([-1, 5]))
+    keys = [len(see) for _, _, see in requests]
+    queries = [int(r.integers(1, n + 1)) for n in keys]
+    qo, stride = np.cumsum([0, *queries]).astype(np.int32), max(len(x) for _, x, _ in requests) + 2
+    p, q = Pages(keys), draw(seed, sum(queries), 4, 16)
+    places = np.stack([np.pad(x, (0, stride - len(x))) for _, x, _ in requests]).astype(np.uint16)
+    settings = {"prefix_len_ptr": put(home, np.array([x for x, _, _ in requests], np.uint32)), "token_pos_in_items_ptr": put(home, places.reshape(-1)), "token_pos_in_items_len": stride,
+                "max_item_len_ptr": put(home, places.max(1))}
+    args = (put(home, qo), *p.tables(home), 4, 2, 16, p.size) if which == "paged" else (put(home, qo), put(home, np.cumsum([0, *keys]).astype(np.int32)), 4, 2, 16)
+    w = (flashinfer.BatchPrefillWithPagedKVCacheWrapper if which == "paged" else flashinfer.BatchPrefillWithRaggedKVCacheWrapper)(put(home, np.zeros(1, np.uint8)))
+    w.plan(*args, causal=True, window_left=window, **settings)
+    out, lse = w.run(put(home, q), *((put(home, p.cache),) if which == "paged" else (put(home, np.concatenate(p.k)), put(home, np.concatenate(p.v)))), return_lse=True)
+    for i, (_, _, see) in enumerate(requests):
+        n, L, rows = queries[i], keys[i], slice(qo[i], qo[i + 1])
+        near_enough = np.arange(L)[None] >= np.arange(L - n, L)[:, None] - window if window >= 0 else True
+        want = reference(q[rows], p.k[i], p.v[i], see[L - n :] & near_enough)
+        near(out[rows], want[0]), near(lse[rows], want[1])
+
+
+def test_bad_items(home):
+    p, one = Pages([9, 8]), lambda *x: put(home, np.array(x, np.int32))  # noqa: E731
+    w = flashinfer.BatchPrefillWithPagedKVCacheWrapper(put(home, np.zeros(1, np.uint8)))
+    plan = lambda **more: w.plan(one(0, 2, 4), *p.tables(home), 4, 2, 16, p.size, **more)  # noqa: E731
+    with pytest.raises(vivace.InvalidShapeError, match="prefix_len_ptr has 1 entries for 2 requests"):
+        plan(prefix_len_ptr=one(3), token_pos_in_items_ptr=one(*range(12)), token_pos_in_items_len=6)
+    with pytest.raises(vivace.InvalidShapeError, match="has 5 entries of request 1, which has 6 keys after its prefix"):
+        plan(prefix_len_ptr=one(4, 2), token_pos_in_items_ptr=one(*range(11)), token_pos_in_items_len=6)
+    with pytest.raises(vivace.InvalidArgumentError, match="go together"):
+        plan(prefix_len_ptr=one(3, 3))
+    with pytest.raises(vivace.InvalidArgumentError, match="no custom_mask"):
+        plan(prefix_len_ptr=one(3, 3), token_pos_in_items_ptr=one(*range(12)), token_pos_in_items_len=6, custom_mask=one(1))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_states_of_varying_number(home, seed, monkeypatch):
+    r = np.random.default_rng(seed)
+    lens, (H, D) = r.integers(0, 9, int(r.integers(1, 12))), (int(r.integers(1, 4)), int(r.choice([8, 64])))
+    rows, dtype = int(lens.sum()) + 3, str(r.choice(["float32", "float16"]))
+    v, s = give(home, r.standard_normal((rows, H, D), np.float32), dtype), r.standard_normal((rows, H), np.float32) * 4
+    s[r.random(s.shape) < 0.1] = -np.inf
+    s[[0, -1]] = np.nan  # rows of no state
+    bounds = np.cumsum([1, *lens]).astype(np.int32)
+    if seed % 2:
+        monkeypatch.setattr("vivace.compat.flashinfer.cascade._PADDED", 1)
+    out, lse = flashinfer.triton.cascade.variable_length_merge_states(v, put(home, s), put(home, bounds))
+    for i, (a, b) in enumerate(zip(bounds[:-1], bounds[1:])):
+        weight = np.exp2(s[a:b].astype(np.float64))
+        mass = weight.sum(0)
+        want = (weight[..., None] * np.nan_to_num(wide(v[a:b]))).sum(0) / np.where(mass > 0, mass, 1)[:, None]
+        near(wide(out[i]), want, 2e-3 if dtype == "float16" else 2e-5)
+        with np.errstate(divide="ignore"):
+            near(lse[i], np.log2(mass))
+    none = flashinfer.variable_length_merge_states(v[:0], put(home, s[:0]), put(home, np.zeros(3, np.int32)))
+    assert (wide(none[0]) == 0).all() and tuple(none[0].shape) == (2, H, D) and (back(none[1]) == -np.inf).all()
+
+
+def test_bad_states_of_varying_number(home):
+    v, s, bounds = (put(home, x) for x in (draw(0, 5, 2, 8), draw(1, 5, 2), np.array([0, 3, 6], np.int32)))
+    for call, error, said in (((v, s, bounds), vivace.InvalidArgumentError, "at most 5 rows"), ((v, s, bounds - 1), vivace.InvalidArgumentError, "rise from 0"),
+                              ((v, s[:4], bounds), vivace.InvalidShapeError, r"s \[4, 2\]"), ((v, s, bounds[:0]), vivace.InvalidShapeError, r"indptr \[0\]")):
+        with pytest.raises(error, match=said):
+            flashinfer.variable_length_merge_states(*call)

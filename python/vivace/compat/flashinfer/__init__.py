@@ -13,7 +13,7 @@ from vivace.compat.flashinfer.activation import gelu_and_mul, gelu_tanh_and_mul,
 from vivace.compat.flashinfer.batch import (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper, BatchPrefillWithRaggedKVCacheWrapper,
                                             CUDAGraphBatchDecodeWithPagedKVCacheWrapper, fast_decode_plan)
 from vivace.compat.flashinfer.cascade import (BatchDecodeWithSharedPrefixPagedKVCacheWrapper, BatchPrefillWithSharedPrefixPagedKVCacheWrapper, MultiLevelCascadeAttentionWrapper,
-                                              merge_state, merge_state_in_place, merge_states)
+                                              merge_state, merge_state_in_place, merge_states, variable_length_merge_states)
 from vivace.compat.flashinfer.composed import (BatchAttention, BatchAttentionWithAttentionSinkWrapper, BatchPODWithPagedKVCacheWrapper, BlockSparseAttentionWrapper,
                                                PODWithPagedKVCacheWrapper, VariableBlockSparseAttentionWrapper)
 from vivace.compat.flashinfer.fp4 import (nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged, nvfp4_kv_quantize, nvfp4_quantize_append_paged_kv_cache,
@@ -33,5 +33,6 @@ from vivace.compat.flashinfer.sampling import (chain_speculative_sampling, min_p
                                                top_k_renorm_probs, top_k_sampling_from_probs, top_k_top_p_sampling_from_logits, top_k_top_p_sampling_from_probs,
                                                top_p_renorm_probs, top_p_sampling_from_probs)
 from vivace.compat.flashinfer.single import single_decode_with_kv_cache, single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
+from vivace.compat.flashinfer import triton  # noqa: F401
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("batch", "call", "composed", "experts", "fp4", "single")]

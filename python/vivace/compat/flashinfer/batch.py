@@ -3,7 +3,7 @@ import numpy as np
 
 from vivace.compat import arrays
 from vivace.compat.arrays import beside, cast, check, copy_into, dtype_name, into, on_host, rows_dense, with_rows
-from vivace.compat.flashinfer.call import Positions, attend, bits_of, is_hnd, masks_of, only_ignored, readable, widened
+from vivace.compat.flashinfer.call import Positions, attend, bits_of, is_hnd, masks_of_plan, only_ignored, readable, widened
 from vivace.compat.flashinfer.fp4 import inner_dense, unpacked
 from vivace.compat.flashinfer.page import gathered, get_seq_lens, pages_of
 from vivace.compat.flashinfer.single import with_lse
@@ -183,12 +183,13 @@ class BatchPrefillWithPagedKVCacheWrapper(Planned):
     def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None,
              packed_custom_mask=None, causal=False, pos_encoding_mode="NONE", use_fp16_qk_reduction=False, sm_scale=None, window_left=-1, logits_soft_cap=None, rope_scale=None,
              rope_theta=None, kv_data_type=None, o_data_type=None, fixed_split_size=None, disable_split_kv=False, **others):
-        only_ignored("plan", others)
         bounds, queries = on_host(paged_kv_indptr), on_host(qo_indptr)
         if self._like is None:
             self._like = paged_kv_indices
         lens = get_seq_lens(bounds, on_host(paged_kv_last_page_len), page_size)
-        self._plan(queries, bounds, lens, on_host(paged_kv_indices), page_size, masks_of(custom_mask, packed_custom_mask, np.diff(queries), lens), causal, num_qo_heads, head_dim_qk,
+        masks = masks_of_plan(custom_mask, packed_custom_mask, others, np.diff(queries), lens)
+        only_ignored("plan", others)
+        self._plan(queries, bounds, lens, on_host(paged_kv_indices), page_size, masks, causal, num_qo_heads, head_dim_qk,
                    pos_encoding_mode, rope_scale, rope_theta, kv_data_type, unsplit(fixed_split_size, disable_split_kv), sm_scale=sm_scale, window_left=window_left, logits_soft_cap=logits_soft_cap, out_dtype=o_data_type)
 
     begin_forward = plan
@@ -280,12 +281,13 @@ class BatchPrefillWithRaggedKVCacheWrapper(Planned):
     def plan(self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo=None, custom_mask=None, packed_custom_mask=None, causal=False, pos_encoding_mode="NONE",
              use_fp16_qk_reduction=False, window_left=-1, logits_soft_cap=None, sm_scale=None, rope_scale=None, rope_theta=None, kv_data_type=None, o_data_type=None,
              fixed_split_size=None, disable_split_kv=False, **others):
-        only_ignored("plan", others)
         bounds, queries = on_host(kv_indptr).astype(np.int64), on_host(qo_indptr)
         if self._like is None:
             self._like = kv_indptr
         lens = np.diff(bounds)
-        self._plan(queries, bounds, lens, None, None, masks_of(custom_mask, packed_custom_mask, np.diff(queries), lens), causal, num_qo_heads, head_dim_qk, pos_encoding_mode, rope_scale,
+        masks = masks_of_plan(custom_mask, packed_custom_mask, others, np.diff(queries), lens)
+        only_ignored("plan", others)
+        self._plan(queries, bounds, lens, None, None, masks, causal, num_qo_heads, head_dim_qk, pos_encoding_mode, rope_scale,
                    rope_theta, invariant=unsplit(fixed_split_size, disable_split_kv), sm_scale=sm_scale, window_left=window_left, logits_soft_cap=logits_soft_cap, out_dtype=o_data_type)
         self._keep(self._buffers, "k_offsets", bounds)
 

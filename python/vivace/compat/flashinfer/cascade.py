@@ -4,10 +4,12 @@ import math
 import numpy as np
 
 from vivace import ops
-from vivace.compat.arrays import check, empty, f32
+from vivace.compat.arrays import beside, cast, check, empty, f32, on_host
 from vivace.compat.flashinfer.batch import BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper
 from vivace.compat.flashinfer.single import single_prefill_with_kv_cache_return_lse
-from vivace.errors import InvalidShapeError
+from vivace.errors import InvalidArgumentError, InvalidShapeError
+
+_PADDED = 1 << 26  # elements of states that are copied at a time
 
 
 def _merge(v, s, v2=None, s2=None, out=None, lse=None):
@@ -33,6 +35,32 @@ def merge_state_in_place(v, s, v_other, s_other, mask=None):
 def merge_states(v, s):
     """v [T, N, H, D], s [T, N, H]: N runs of keys made one."""
     return _merge(check(v, "v"), s)
+
+
+def variable_length_merge_states(v, s, indptr):
+    """v [rows, H, D], s [rows, H]: of each i the runs of keys in rows [indptr[i], indptr[i + 1]) made one, (out [T, H, D], log-sum-exp [T, H]);
+    of no rows 0 and -inf. indptr is read on the host, which waits for a GPU; the rows are copied, padded to the most of any i."""
+    bounds = on_host(check(indptr, "indptr")).astype(np.int64)
+    if check(v, "v").ndim != 3 or tuple(check(s, "s").shape) != tuple(v.shape[:2]) or bounds.ndim != 1 or len(bounds) < 1:
+        raise InvalidShapeError(f"flashinfer: variable_length_merge_states: v {list(v.shape)}, s {list(s.shape)}, indptr {list(indptr.shape)}: wanted [rows, H, D], [rows, H], [T + 1]")
+    lens = np.diff(bounds)
+    if bounds[0] < 0 or (lens < 0).any() or bounds[-1] > v.shape[0]:
+        raise InvalidArgumentError(f"flashinfer: variable_length_merge_states: indptr must rise from 0 on to at most {v.shape[0]} rows")
+    T, (_, H, D) = len(lens), v.shape
+    out, lse, s = empty((T, H, D), v), empty((T, H), v, f32(v)), cast(s, f32(v))
+    step = max(1, _PADDED // max(1, H * D * int(lens.max(initial=1))))
+    for at in range(0, T, step):
+        some = lens[at : at + step]
+        place = np.arange(max(1, int(some.max(initial=0))))
+        inside = place < some[:, None]
+        rows = beside(np.where(inside, bounds[at : at + step][: len(some), None] + place, 0), v)
+        if v.shape[0]:
+            sums = s[rows]
+            sums[beside(~inside, v)] = -math.inf
+            _merge(v[rows], sums, out=out[at : at + step], lse=lse[at : at + step])
+        else:
+            out[...], lse[...] = 0, -math.inf
+    return out, lse
 
 
 class MultiLevelCascadeAttentionWrapper:

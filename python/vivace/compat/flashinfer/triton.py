@@ -1,0 +1,2 @@
+"""FlashInfer's folder of this name: its states made one are those of cascade."""
+from vivace.compat.flashinfer import cascade  # noqa: F401
