@@ -251,8 +251,8 @@ def test_few_rows_of_many_experts_widen_no_others(home, monkeypatch):
     monkeypatch.setattr(experts, "_WIDENED", 1)
     assert (to_f64(d.call(home, *args, s)) == whole).all()
     d.experts, d.weights, d.T = d.experts[:1, :1] * 0 + 1, d.weights[:1, :1], 1
-    kept = experts.some
-    monkeypatch.setattr(experts, "some", lambda codes, which: read.append(which) or kept(codes, which))
+    kept = experts.taken
+    monkeypatch.setattr(experts, "taken", lambda codes, which: read.append(which) or kept(codes, which))
     one = d.call(home, args[0][:1], *args[1:], s)
     assert len(read) == 2 and all(list(to_f64(w)) == [1] for w in read)
     assert np.abs(to_f64(one) - d.want(x[:1].astype(np.float64), w1.astype(np.float64), w2.astype(np.float64), enter2=lambda h, e: e4m3(h * to_f64(s[1])).astype(np.float64), scale1=to_f64(s[0]),

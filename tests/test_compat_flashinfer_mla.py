@@ -1,9 +1,11 @@
 """FlashInfer's names of latent attention, against a float64 reference written here, of drawn requests."""
+import ml_dtypes
 import numpy as np
 import pytest
 
 import vivace
 from tests.test_compat_flashinfer import HOMES, back, put, torch
+from tests.test_compat_flashinfer_experts import give
 from tests.test_compat_flashinfer_names import near
 from vivace.compat import flashinfer
 
@@ -186,3 +188,42 @@ def test_rows_of_sixteen_bits(home):
     cache = put(home, p.cache).bfloat16()
     out = w.run(*(x.bfloat16() for x in p.halves(home, p.q, True)), cache[..., : p.ckv], cache[..., p.ckv :])
     near(out, p.want(True)[0], 2.0**-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_latents_of_e4m3(home, dtype, seed):
+    """Copied, times a scale of the tensor or one of each place and 128 columns."""
+    p, w = Requests(seed), flashinfer.BatchMLAPagedAttentionWrapper(put(home, np.zeros(1, np.uint8)))
+    codes = np.clip(p.cache, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    by_group = p.ckv % 128 == 0
+    scale = p.r.random((*codes.shape[:2], p.ckv // 128), np.float32) + 0.5 if by_group else np.float32(0.375)
+    rounded = lambda x: x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32).astype(np.float32)  # noqa: E731
+    ckv = rounded(codes[..., : p.ckv].astype(np.float32) * (scale.repeat(128, -1) if by_group else scale))
+    p.cache, p.q = np.concatenate([ckv, rounded(codes[..., p.ckv :].astype(np.float32) * np.float32(0.75))], -1), rounded(p.q)
+    p.rows = [p.cache[p.indices[a:b]].reshape(-1, p.ckv + p.kpe)[:n] for a, b, n in zip(p.bounds[:-1], p.bounds[1:], p.lengths)]
+    p.plan(home, w, True)
+    q = [give(home, x.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else x) for x in (p.q[..., : p.ckv], p.q[..., p.ckv :])]
+    scales = {"ckv_scale_arr": put(home, scale)} if by_group else {"ckv_scale": float(scale)}
+    out, lse = w.run(*q, give(home, codes[..., : p.ckv]), give(home, codes[..., p.ckv :]), return_lse=True, kpe_scale=0.75, **scales)
+    want, bound = p.want(True), 2e-2 if dtype == "bfloat16" else 2e-5
+    near(out, want[0], bound), near(lse, want[1], bound)
+
+
+def test_bad_latents_of_e4m3(home):
+    p, w = Requests(1, 4, [9, 8], [1, 1]), flashinfer.BatchMLAPagedAttentionWrapper(put(home, np.zeros(1, np.uint8)))
+    p.plan(home, w, False)
+    codes = np.nan_to_num(p.cache).astype(ml_dtypes.float8_e4m3fn)
+    q, latents = p.halves(home, p.q, True), [give(home, x) for x in (codes[..., : p.ckv], codes[..., p.ckv :])]
+    arr = put(home, np.ones((*codes.shape[:2], 4), np.float32))
+    for more, error, said in (({}, vivace.InvalidArgumentError, "Exactly one of ckv_scale or ckv_scale_arr"), ({"ckv_scale": 1.0}, vivace.InvalidArgumentError, "and kpe_scale"),
+                              ({"ckv_scale": 1.0, "ckv_scale_arr": arr, "kpe_scale": 1.0}, vivace.InvalidArgumentError, "Exactly one"), ({"ckv_scale": -1.0, "kpe_scale": 1.0}, vivace.InvalidArgumentError, "ckv_scale must be positive"),
+                              ({"ckv_scale": 1.0, "kpe_scale": float("nan")}, vivace.InvalidArgumentError, "kpe_scale must be"), ({"ckv_scale_arr": arr[:, :, :3], "kpe_scale": 1.0}, vivace.InvalidShapeError, "Invalid shape of ckv_scale_arr")):
+        with pytest.raises(error, match=said):
+            w.run(*q, *latents, **more)
+    with pytest.raises(vivace.InvalidDTypeError, match="kpe_cache is float32"):
+        w.run(*q, latents[0], p.halves(home, p.cache, True)[1], ckv_scale=1.0, kpe_scale=1.0)
+    with pytest.raises(vivace.InvalidArgumentError, match="belong to latents of e4m3, ckv_cache is float32"):
+        w.run(*q, *p.halves(home, p.cache, True), ckv_scale=1.0)
+    with pytest.raises(vivace.UnsupportedError, match="o_scale"):
+        w.run(*q, *p.halves(home, p.cache, True), o_scale=1.0)

@@ -34,6 +34,7 @@ DECLINED = {
     "layernorm_quant_invalid_inputs": "declined: wants errors for float16 and for rows of a wider array, which are served",
     "workspace_undersized_rejected": "declined: wants an error for a small workspace; workspaces are ignored",
     "rejects_misaligned_input": "declined: wants an error for an input that starts at any address, which is served",
+    "fp8_kv_plan_rejects_fp16_q": "declined: wants an error for float16 queries over e4m3 latents, which are served",
     "rejects_unequal_kv_strides": "declined: wants an error for keys and values of other strides, which are served",
 }
 ROWS = Path(SET["rows"])

@@ -43,6 +43,12 @@ def seen_as(x, name):
     return x.view(dtype_like(name, x))
 
 
+def taken(x, which):
+    """x[which], along the first axis: libraries index bytes, not every library float8."""
+    name = dtype_name(x)
+    return seen_as(seen_as(x, "uint8")[which], name) if name.startswith("float8") else x[which]
+
+
 def empty(shape, like, dtype=None):
     """A new array beside `like`, of its dtype or of another of its library."""
     dtype = like.dtype if dtype is None else dtype

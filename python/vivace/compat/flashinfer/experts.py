@@ -5,7 +5,7 @@ NVFP4 to 16 bits, which hold each value; int4 and e4m3 of blocks, with their sca
 import math
 
 from vivace import ops
-from vivace.compat.arrays import arange, cast, check, dense, dtype_like, dtype_name, empty, f32, is_torch, repeat, seen_as, where, with_rows
+from vivace.compat.arrays import arange, cast, check, dense, dtype_like, dtype_name, empty, f32, is_torch, repeat, seen_as, taken, where, with_rows
 from vivace.compat.flashinfer.fp4 import BLOCK, unpacked
 from vivace.errors import InvalidDTypeError, InvalidShapeError, UnsupportedError
 
@@ -60,11 +60,6 @@ def swapped(x, *axes):
     return x.permute(axes) if is_torch(x) else x.transpose(axes)
 
 
-def some(codes, which):
-    """Codes of the named experts: libraries index bytes, not every library float8."""
-    return codes[which] if isinstance(which, slice) or dtype_name(codes) == "uint8" else seen_as(seen_as(codes, "uint8")[which], dtype_name(codes))
-
-
 def scale_of_experts(name, scale, E, N=None):
     """A float32 number, or one of each expert ([E]; with N also [E, N], one of each row) as [E, 1] or [E, N]."""
     wanted = {(): 1, (1,): 1, (E,): 1} | ({(E, N): N} if N else {})
@@ -94,7 +89,7 @@ def tensor_e4m3(weights, quant_scales):
     half, E = dtype_like("float16", one), weights[0].shape[0]
     inverse = scale_of_experts("fc2's activation scale", enter, E)
     enters = (lambda rows, _: cast(rows, half), lambda rows, expert: to_e4m3(rows * of_rows(inverse, expert), half))
-    return [Layer(w, tuple(w.shape), lambda which, w=w: cast(some(w, which), half), go, scale_of_experts(name, s, E, w.shape[1]))
+    return [Layer(w, tuple(w.shape), lambda which, w=w: cast(taken(w, which), half), go, scale_of_experts(name, s, E, w.shape[1]))
             for w, go, name, s in zip(weights, enters, ("fc1's scale", "fc2's scale"), (one, two))]
 
 
@@ -110,7 +105,7 @@ def block_e4m3(weights, quant_scales):
             raise InvalidShapeError(f"flashinfer: quant_scales: {name}'s block scales are {list(s.shape)}, wanted {list(blocks)} of weights {[E, N, K]}")
 
         def read(which, w=w, s=s, N=N, K=K):
-            codes = some(w, which)
+            codes = taken(w, which)
             out = empty((codes.shape[0] * N, K), s)
             ops.dequantize(dense(codes).reshape(-1, K), out=out, block_scale=dense(repeat(s[which], 128, 1)[:, :N]).reshape(-1, s.shape[2]))
             return out.reshape(-1, N, K)
@@ -175,9 +170,9 @@ def grouped_int4(weights, quant_scales):
         factors = swapped(seen_as(s, "bfloat16"), 0, 1, 4, 3, 2).reshape(E, N, groups) if folded else s
 
         def read(which, codes=codes, factors=factors, groups=groups, N=N, K=K):
-            some_ = codes[which]
-            values = empty((*some_.shape, 2), factors, f32(factors))
-            values[..., 0], values[..., 1] = (some_ & 15 ^ 8), (some_ >> 4 ^ 8)
+            bytes_ = codes[which]
+            values = empty((*bytes_.shape, 2), factors, f32(factors))
+            values[..., 0], values[..., 1] = (bytes_ & 15 ^ 8), (bytes_ >> 4 ^ 8)
             values -= 8
             return (values.reshape(-1, N, groups, K // groups) * cast(factors[which], f32(factors))[..., None]).reshape(-1, N, K)
 

@@ -2,7 +2,7 @@
 import numpy as np
 
 from vivace import ops
-from vivace.compat.arrays import arange, as_i32, check, dense, dtype_name, empty, f32, into, is_torch, joined, on_host, repeat, side_by_side, with_rows
+from vivace.compat.arrays import arange, as_i32, cast, check, dense, dtype_name, empty, f32, into, is_torch, joined, on_host, repeat, side_by_side, taken, with_rows
 from vivace.compat.flashinfer.batch import Planned
 from vivace.compat.flashinfer.call import LOG2E, only_ignored
 from vivace.errors import FailedPreconditionError, InvalidArgumentError, InvalidDTypeError, InvalidShapeError, UnsupportedError
@@ -83,25 +83,53 @@ class BatchMLAPagedAttentionWrapper(Planned):
         at = bounds[:-1, None] + np.arange(wide)
         self._keep(self._separate, "page_table", np.where(at < bounds[1:, None], at, -1), table.shape[1])
 
-    def _rows(self, ckv, kpe):
-        """(cache, page table): one array of both where they are parts of it, else a copy of the pages that the requests have."""
-        whole = side_by_side(ckv, kpe)
+    def _rows(self, ckv, kpe, like, scales):
+        """(cache, page table): one array of both where they are parts of it, else a copy of the pages that the requests have; of e4m3 a copy in
+        the type of `like`, times the scales."""
+        whole = side_by_side(ckv, kpe) if scales is None else None
         if whole is not None:
             return whole, self._buffers["page_table"]
         if not self._separate:
             self._plan_copies()
         pages = self._separate["pages"]
         pages = pages.long() if is_torch(pages) else pages
-        return joined(ckv[pages], kpe[pages]), self._separate["page_table"]
+        ckv, kpe = taken(ckv, pages), taken(kpe, pages)
+        if scales is not None:
+            ckv_scale, ckv_scale_arr, kpe_scale = scales
+            factor = float(ckv_scale) if ckv_scale_arr is None else repeat(taken(ckv_scale_arr, pages), 128, -1)
+            ckv, kpe = (cast(cast(x, f32(x)) * by, like.dtype) for x, by in ((ckv, factor), (kpe, float(kpe_scale))))
+        return joined(ckv, kpe), self._separate["page_table"]
 
-    def run(self, q_nope, q_pe, ckv_cache, kpe_cache, out=None, lse=None, return_lse=False, profiler_buffer=None, kv_len=None, page_table=None, return_lse_base_on_e=False, **others):
+    def _scales(self, ckv_cache, kpe_cache, ckv_scale, ckv_scale_arr, kpe_scale):
+        """Those of e4m3 latents, checked; None for latents of the queries' type."""
+        given = (ckv_scale, ckv_scale_arr, kpe_scale)
+        if dtype_name(check(ckv_cache, "ckv_cache")) != "float8_e4m3fn":
+            if any(x is not None for x in given):
+                raise InvalidArgumentError(f"flashinfer: run: ckv_scale, ckv_scale_arr and kpe_scale belong to latents of e4m3, ckv_cache is {dtype_name(ckv_cache)}")
+            return None
+        _same("run", ckv_cache, kpe_cache=kpe_cache)
+        if (ckv_scale is None) == (ckv_scale_arr is None) or kpe_scale is None:
+            raise InvalidArgumentError("flashinfer: run: Exactly one of ckv_scale or ckv_scale_arr, and kpe_scale, are wanted for latents of e4m3")
+        for name, x in (("ckv_scale", ckv_scale), ("kpe_scale", kpe_scale)):
+            if x is not None and not 0 < float(x) < float("inf"):
+                raise InvalidArgumentError(f"flashinfer: run: {name} must be positive and finite, got {x}")
+        if ckv_scale_arr is not None:
+            wanted = (*ckv_cache.shape[:-1], ckv_cache.shape[-1] // 128)
+            if dtype_name(check(ckv_scale_arr, "ckv_scale_arr")) != "float32" or tuple(ckv_scale_arr.shape) != wanted or ckv_cache.shape[-1] % 128:
+                raise InvalidShapeError(f"flashinfer: run: Invalid shape of ckv_scale_arr: {dtype_name(ckv_scale_arr)} {list(ckv_scale_arr.shape)}, wanted float32 {list(wanted)}")
+        return given
+
+    def run(self, q_nope, q_pe, ckv_cache, kpe_cache, out=None, lse=None, return_lse=False, profiler_buffer=None, kv_len=None, page_table=None, return_lse_base_on_e=False, o_scale=None, *,
+            ckv_scale=None, ckv_scale_arr=None, kpe_scale=None, **others):
         """q_nope [T, Hq, ckv] and q_pe [T, Hq, kpe] over ckv_cache [pages, size, ckv] and kpe_cache [pages, size, kpe]: [T, Hq, ckv], and with
-        return_lse the log-sum-exp [T, Hq], to base 2 or e. The caches are read as they lie where they are one array's parts."""
-        only_ignored("run", others | {"kv_len": kv_len, "page_table": page_table})
+        return_lse the log-sum-exp [T, Hq], to base 2 or e. The caches are read as they lie where they are one array's parts. Of e4m3 they are copied,
+        times ckv_scale or ckv_scale_arr [pages, size, ckv / 128] and kpe_scale, and rounded to the queries' type."""
+        only_ignored("run", others | {"kv_len": kv_len, "page_table": page_table, "o_scale": o_scale})
         if self._settings is None:
             raise FailedPreconditionError("flashinfer: run before plan")
         heads, ckv, kpe, size = self._dims
-        _same("run", check(q_nope, "q_nope"), q_pe=q_pe, ckv_cache=ckv_cache, kpe_cache=kpe_cache)
+        scales = self._scales(ckv_cache, kpe_cache, ckv_scale, ckv_scale_arr, kpe_scale)
+        _same("run", check(q_nope, "q_nope"), q_pe=q_pe, **({} if scales else {"ckv_cache": ckv_cache, "kpe_cache": kpe_cache}))
         tokens = self._tokens
         for name, x, wanted in (("q_nope", q_nope, (tokens, heads, ckv)), ("q_pe", q_pe, (tokens, heads, kpe))):
             if tuple(x.shape) != wanted:
@@ -111,7 +139,7 @@ class BatchMLAPagedAttentionWrapper(Planned):
                 raise InvalidShapeError(f"flashinfer: run: {name} is {list(x.shape)}, wanted [pages, {size}, {width}] as planned")
         if ckv_cache.shape[0] != kpe_cache.shape[0]:
             raise InvalidShapeError(f"flashinfer: run: ckv_cache has {ckv_cache.shape[0]} pages and kpe_cache {kpe_cache.shape[0]}")
-        cache, table = self._rows(ckv_cache, kpe_cache)
+        cache, table = self._rows(ckv_cache, kpe_cache, q_nope, scales)
         q, at = joined(q_nope, q_pe), self._buffers
         call = {"pos": at["pos"], "slot": at["slot"], "length": at["length"], "page_table": table, "mask": "causal" if self._settings["causal"] else "full",
                 "scale": float(self._settings["sm_scale"])}
