@@ -1,6 +1,6 @@
 """pi0.5, pi0, pi0-FAST and GR00T of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
 
-    python bench/bench_vla.py [--warm] [--parts cases,frames,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile]
+    python bench/bench_vla.py [--warm] [--parts cases,frames,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile] [--partition 0.54]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
 the launches of the two graphs, `replay` of both in a row; of pi0fast `actions` is one token, `predict` and `replay` all of them. Floors are those of
@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 WORDS, CODES = 64, 60
-WHERE = {"device": "cuda", "configs": ROOT / "bench/configs"}
+WHERE = {"device": "cuda", "configs": ROOT / "bench/configs", "partition": 0.0}
 # policy, precision, views -> floor of the whole, us
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560,
@@ -100,11 +100,11 @@ def load(name, precision, views, batch=1, horizon=50):
 
     own = dict(embodiment=0) if name in GROOT else dict(config=name.split("-")[0], num_steps=10, max_action_tokens=CODES)
     return vivace.load_model(WHERE["configs"] / name, device=WHERE["device"], precision=precision, num_views=views, action_horizon=horizon, batch=batch, prompt_tokens=48 if name.startswith("pi0-") else WORDS,
-                             random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, **own)
+                             random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, partition=WHERE["partition"], **own)
 
 
 def tag_of(name, views, batch=1, horizon=50) -> str:
-    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else f"horizon={horizon},steps={4 if name in GROOT else 10}")
+    return f"policy={name},views={views}," + (f"partition={WHERE['partition']:g}," if WHERE["partition"] else "") + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else f"horizon={horizon},steps={4 if name in GROOT else 10}")
 
 
 def parsed(case) -> tuple:
@@ -278,13 +278,14 @@ def main() -> None:
     p.add_argument("--calls", type=int, default=200)
     p.add_argument("--seconds", type=float, default=30, help="of calls back to back, and of paced ones, for jitter")
     p.add_argument("--profile", action="store_true", help="print what each kind of launch takes")
+    p.add_argument("--partition", type=float, default=0.0, help="share of the device's multiprocessors that every policy is loaded into; 0: all")
     p.add_argument("--no-receipt", action="store_true")
     p.add_argument("--device", default="cuda")
     p.add_argument("--configs", type=Path, default=WHERE["configs"])
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a case side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
     parts = args.parts.split(",")
-    WHERE.update(device=args.device, configs=args.configs)
+    WHERE.update(device=args.device, configs=args.configs, partition=args.partition)
     if args.warm:
         warm(args.cases.split(","))
 

@@ -46,6 +46,14 @@ constexpr const Chip& chip(Arch a) {
 }
 inline constexpr const Chip& kHopper = chip(Arch::sm90a);
 
+/// What a tactic is chosen for: a chip, or a partition of one.
+struct ChipPart {
+  Arch arch;
+  int multiprocessors = 0;  // of the partition; 0: all of the chip
+  constexpr ChipPart(Arch a, int partition = 0) : arch(a), multiprocessors(partition) {}
+  constexpr operator Arch() const { return arch; }
+};
+
 /// NVRTC's --gpu-architecture value; "cpu" for the host.
 constexpr const char* name(Arch a) {
   return chip(a).target;

@@ -18,7 +18,7 @@ Result<Stream> Partition::stream(int level) const {
   VV_ASSIGN(const int priority, device_->priority(level));
   cu::Stream handle = nullptr;
   VV_CU(cuGreenCtxStreamCreate, &handle, green_, cu::kStreamNonBlocking, priority);
-  return Stream::adopt(*device_, handle);
+  return Stream::adopt(*device_, handle, sm_count_);
 }
 
 Result<std::vector<Partition>> split(const Device& device, std::span<const int> sm_counts) {

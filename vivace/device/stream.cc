@@ -62,8 +62,9 @@ Stream Stream::borrow(const Device& device, cu::Stream handle) {
   return s;
 }
 
-Stream Stream::adopt(const Device& device, cu::Stream handle) {
+Stream Stream::adopt(const Device& device, cu::Stream handle, int partition) {
   Stream s = borrow(device, handle);
+  s.partition_ = partition;
   s.owned_ = true;
   return s;
 }
@@ -71,6 +72,7 @@ Stream Stream::adopt(const Device& device, cu::Stream handle) {
 Stream& Stream::operator=(Stream&& o) noexcept {
   std::swap(device_, o.device_);
   std::swap(handle_, o.handle_);
+  std::swap(partition_, o.partition_);
   std::swap(owned_, o.owned_);
   return *this;
 }

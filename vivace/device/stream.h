@@ -37,14 +37,19 @@ class Stream {
   static Result<Stream> create(const Device& device, int level = 0);
   /// Uses a handle that others own (a framework's stream); it is not destroyed here.
   static Stream borrow(const Device& device, cu::Stream handle);
-  /// Takes over a handle created elsewhere (a green context's stream).
-  static Stream adopt(const Device& device, cu::Stream handle);
-  Stream(Stream&& o) noexcept : device_(o.device_), handle_(std::exchange(o.handle_, nullptr)), owned_(o.owned_) {}
+  /// Takes over a handle created elsewhere. `partition`: multiprocessors of its green context, 0 without one.
+  static Stream adopt(const Device& device, cu::Stream handle, int partition = 0);
+  Stream(Stream&& o) noexcept
+      : device_(o.device_),
+        handle_(std::exchange(o.handle_, nullptr)),
+        partition_(o.partition_),
+        owned_(o.owned_) {}
   Stream& operator=(Stream&& o) noexcept;
   ~Stream();
 
   cu::Stream handle() const { return handle_; }
   const Device& device() const { return *device_; }
+  int partition() const { return partition_; }  // multiprocessors that its work stays on; 0: the device's
   Status wait(const Event& event);
   Status synchronize() const;
   Result<bool> idle() const;
@@ -59,6 +64,7 @@ class Stream {
  private:
   const Device* device_ = nullptr;
   cu::Stream handle_ = nullptr;
+  int partition_ = 0;
   bool owned_ = false;
 };
 

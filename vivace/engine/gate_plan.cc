@@ -27,6 +27,7 @@ class TimedStream final : public exec::Stream {
   Result<std::unique_ptr<exec::Executable>> end_capture() override { return refuse("end_capture"); }
   bool capturing() const override { return false; }
   const device::Device* device() const override { return stream_.device(); }
+  int partition() const override { return stream_.partition(); }
   Status replay(exec::Executable&) override { return refuse("replay"); }
   Status record(exec::Event&) override { return refuse("record"); }
   Status wait(exec::Event&) override { return refuse("wait"); }

@@ -11,13 +11,14 @@ namespace {
 /// A stream that keeps what is launched on it and runs nothing.
 class Listener final : public exec::Stream {
  public:
-  explicit Listener(const device::Device* device) : device_(device) {}
+  explicit Listener(const exec::Stream& of) : device_(of.device()), partition_(of.partition()) {}
   Status launch(const exec::Launch& launch) override { return launches.push_back(launch), Status(); }
   Status copy(void*, const void*, size_t) override { return refuse("copy"); }
   Status begin_capture() override { return refuse("begin_capture"); }
   Result<std::unique_ptr<exec::Executable>> end_capture() override { return refuse("end_capture"); }
   bool capturing() const override { return false; }
   const device::Device* device() const override { return device_; }
+  int partition() const override { return partition_; }
   Status replay(exec::Executable&) override { return refuse("replay"); }
   Status record(exec::Event&) override { return refuse("record"); }
   Status wait(exec::Event&) override { return refuse("wait"); }
@@ -33,6 +34,7 @@ class Listener final : public exec::Stream {
     return Status(Code::kUnsupported, strf("profile: a step that calls %s cannot be listened to", call));
   }
   const device::Device* device_;
+  int partition_;
 };
 
 bool alike(const exec::Launch& a, const exec::Launch& b) {
@@ -74,7 +76,7 @@ Result<double> time_of(Runtime& runtime, const std::vector<const exec::Launch*>&
 
 Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record,
                         const std::function<Status()>& reset, bool in_step) {
-  Listener listener(runtime.stream().device());
+  Listener listener(runtime.stream());
   VV_TRY(record(listener));
   Profile p;
   p.points = listener.points;

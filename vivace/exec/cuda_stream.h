@@ -37,6 +37,7 @@ class CudaStream final : public Stream {
   Status synchronize() override;
 
   const device::Device* device() const override { return &stream_.device(); }
+  int partition() const override { return stream_.partition(); }
   cu::Stream handle() const { return stream_.handle(); }
   /// From here on launch(), copy() and replay() answer FailedPrecondition while it sleeps, as long as it lives: what
   /// they would use is not there.

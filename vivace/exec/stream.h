@@ -48,6 +48,8 @@ class Stream {
   virtual bool capturing() const = 0;
   /// The GPU this stream runs on; nullptr for the CPU backend.
   virtual const device::Device* device() const { return nullptr; }
+  /// Multiprocessors of the partition that its work stays on; 0: all of the device's.
+  virtual int partition() const { return 0; }
   /// Issues captured work; never allocates. `executable` must come from this stream's backend.
   virtual Status replay(Executable& executable) = 0;
   virtual Status record(Event& event) = 0;

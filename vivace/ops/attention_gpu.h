@@ -377,7 +377,7 @@ struct AttentionGpu {
   }
   /// prefill_tma, swap_ab and split_kv: tensor maps; prefill_tma: persistent blocks where the tiles are more than the
   /// chip holds at once.
-  static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+  static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
     if (k.kind != Kind::prefill_tma && k.kind != Kind::split_kv && k.kind != Kind::swap_ab) return {};
     kernels::AttentionTmaArgs f{};
     VV_TRY(map_cache(a, k, &f));
@@ -392,7 +392,7 @@ struct AttentionGpu {
     }
     launch->set_args(f);
     if (k.kind == Kind::prefill_tma)
-      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count));
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(target.sm_count()));
     return {};
   }
   /// Head sizes that models have; others compile when they come.

@@ -159,7 +159,7 @@ Status AttentionVariant::prepare(const Call& call, std::span<const VariantValue>
   launch->op = "attention";
   launch->set_args(args);
   AttentionGpu::shape(args, key, launch);
-  return AttentionGpu::complete(args, key, *target.device, launch);
+  return AttentionGpu::complete(args, key, target, launch);
 }
 
 Result<VariantKernel> AttentionVariant::compile(kernels::AttentionArgs args, Arch arch) const {

@@ -10,10 +10,10 @@ namespace vivace::ops {
 /// struct `Gpu` with
 ///   kHeader                          the .cuh that holds the kernel
 ///   Key                              POD with ==: dtypes and policy, all that picks an instance
-///   pick(Args, Arch) -> Result<Key>  the tactic; pure
+///   pick(Args, Arch or ChipPart) -> Result<Key>   the tactic; pure
 ///   instance(Key) -> string          the C++ expression of the kernel
 ///   shape(Args, Key, Launch*)        grid, block, shared memory
-///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
+///   complete(Args, Key, Target, Launch*) -> Status   optional: what only the device can say, such as tensor maps
 ///   row_class(Args) -> int           optional: the invariance class of a call's rows; without it there is one
 ///   general(Key*) -> bool            optional: turns a key made for one use into one of the same bits that packs hold
 ///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there
@@ -38,8 +38,8 @@ Status prepare_gpu(const Call& call, const Target& target, const typename Op::Ar
     if (!kernel.ok()) return std::move(kernel).status().with_context(Op::spec.name);
     launch->kernel = *kernel;
     Op::Gpu::shape(args, *key, launch);
-    if constexpr (requires { Op::Gpu::complete(args, *key, *target.device, launch); }) {
-      if (Status s = Op::Gpu::complete(args, *key, *target.device, launch); !s.ok())
+    if constexpr (requires { Op::Gpu::complete(args, *key, target, launch); }) {
+      if (Status s = Op::Gpu::complete(args, *key, target, launch); !s.ok())
         return std::move(s).with_context(Op::spec.name);
     }
     return {};

@@ -80,7 +80,7 @@ struct GemmGpu {
   }
   /// The tile of gemm_mixed_input that takes the fewest cycles: bits are the same in all. q4_0, 4096 x 12288, tiles of
   /// 128 rows and of 64: T = 128 124 us and 71, 256 125 and 72, 512 127 and 106.
-  static Status pick_mixed_input(const Args& a, Key* k) {
+  static Status pick_mixed_input(const Args& a, int sm_count, Key* k) {
     k->kind = Kind::mixed_input;
     int64_t least = INT64_MAX;
     for (const int rows : {128, 64})
@@ -95,7 +95,7 @@ struct GemmGpu {
           p = ringed(p, q,
                      a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
         const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + rows - 1) / rows),
-                      waves = (tiles + GemmTiles::kSmCount - 1) / GemmTiles::kSmCount;
+                      waves = (tiles + sm_count - 1) / sm_count;
         const int64_t cycles = waves * ((a.K + 63) / 64 * mixed_input_step(p) + 1200 + 3 * tokens);
         if (p.stages >= MixedInput::least_stages(p) && cycles < least) least = cycles, k->wgmma = p, k->mixed_input = q;
       }
@@ -120,16 +120,17 @@ struct GemmGpu {
   /// Sums of e4m3 products leave the tensor core every 128 values.
   static constexpr bool promotes(const Args& a) { return a.x_dtype == DType::e4m3 && !a.fast_accum; }
 
-  /// The tile of gemm_wgmma; `aligned`: TMA can take both operands.
-  static Result<Wgmma> wgmma_of(const Args& a, bool aligned) {
+  /// The tile of gemm_wgmma; `aligned`: TMA can take both operands. Rows of a table are the whole chip's.
+  static Result<Wgmma> wgmma_of(const Args& a, bool aligned, int sm_count) {
     const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
     VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
     // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor core.
-    const GemmRow* row = a.fast_accum || a.tf32
+    const GemmRow* row = a.fast_accum || a.tf32 || sm_count != GemmTiles::kSmCount
                              ? nullptr
                              : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
     const bool promote = promotes(a);
-    Wgmma p = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promote) : GemmTiles::pick(a.T, a.N, k_bytes, promote);
+    Wgmma p = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promote)
+                        : GemmTiles::pick(a.T, a.N, k_bytes, promote, sm_count);
     if (aligned && row != nullptr) {
       const Wgmma measured =
           GemmTiles::laid({row->rows, row->tokens, row->multicast_x, row->multicast_w}, a.T, a.N, k_bytes, promote);
@@ -146,10 +147,11 @@ struct GemmGpu {
     return p;
   }
 
-  static Result<Key> pick(const Args& a, Arch arch) {
+  static Result<Key> pick(const Args& a, ChipPart arch) {
+    const int sm_count = arch.multiprocessors > 0 ? arch.multiprocessors : GemmTiles::kSmCount;
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
     if (has_mixed_input(a, arch)) {
-      VV_TRY(pick_mixed_input(a, &k));
+      VV_TRY(pick_mixed_input(a, sm_count, &k));
       return k;
     }
     if (is_weight_only(a)) {
@@ -174,7 +176,7 @@ struct GemmGpu {
                          vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
     if (has_wgmma(arch) && (aligned || !a.w_by_column)) {
       k.kind = Kind::wgmma;
-      VV_ASSIGN(k.wgmma, wgmma_of(a, aligned));
+      VV_ASSIGN(k.wgmma, wgmma_of(a, aligned, sm_count));
       return k;
     }
     if (a.T > kStreamTokens || a.w_by_column) {
@@ -276,14 +278,14 @@ struct GemmGpu {
     return map(paired(a, p), a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.multicast_w, to);
   }
   /// Tensor maps, and persistent blocks where the tiles are more than the chip holds at once.
-  static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+  static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
     if (k.kind == Kind::weight_only && launch->grid[0] > 0) {
       kernels::GemmWeightOnlyArgs weight_only{};
       weight_only.g = a;
       VV_TRY(WeightOnly::map(k.weight_only, a.w, a.N, a.K, row_bytes(a.w_dtype, a.w_stride), &weight_only.w_map));
       VV_TRY(WeightOnly::map_x(k.weight_only, a.x, a.T, a.K, a.x_stride, &weight_only.x_map));
       launch->set_args(weight_only);
-      WeightOnly::limit(k.weight_only, a.T, device.info().sm_count, launch);
+      WeightOnly::limit(k.weight_only, a.T, target.sm_count(), launch);
     }
     if ((k.kind != Kind::wgmma && k.kind != Kind::mixed_input) || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
@@ -321,7 +323,7 @@ struct GemmGpu {
     launch->set_args(args);
     if (p.parts() == 1) {
       launch->grid[0] =
-          std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::occupancy(p, device.info().sm_count)));
+          std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::occupancy(p, target.sm_count())));
     }
     return {};
   }
@@ -408,7 +410,7 @@ struct GemmGpu {
     a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
     if (gated) a.gated = true, a.epilogue = kernels::Activation::silu;
     Key k{Kind::mixed_input, a.x_dtype, w, a.out_dtype, {}, {}, {}};
-    if (!pick_mixed_input(a, &k).ok()) return;
+    if (!pick_mixed_input(a, GemmTiles::kSmCount, &k).ok()) return;
     visit(k);
     if (!residual && !gated && T == 100 && general(&k)) visit(k);
   }

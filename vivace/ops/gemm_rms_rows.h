@@ -81,7 +81,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     using Maybe = std::optional<Key>;
 
     /// Few tokens, in tiles that leave eight columns at a time, which make a sum: 16-bit outputs of whole eights.
-    static Result<Maybe> fused(const Args& a, Arch arch) {
+    static Result<Maybe> fused(const Args& a, ChipPart arch) {
       VV_ASSIGN(std::optional<kernels::GemmWgmma> p, rms_gemm::Gpu::tile(a.g, arch));
       const DType t = a.g.out_dtype, weight = a.next.weight_dtype;
       const bool known = a.next.weight == nullptr ||

@@ -14,8 +14,8 @@ struct GemmTiles {
   using Wgmma = kernels::GemmWgmma;
   static constexpr int kFewTokens = 64;
   static constexpr int kSmCount = kHopper.sm_count;  // which the constants here were measured on
-  static constexpr int kInFours =
-      112;  // of these, where clusters of four find room on every chip (30 at most, of four)
+  /// Of so many, where clusters of four find room on every chip (30 at most, of four).
+  static constexpr int in_fours(int sm_count) { return sm_count * 112 / kSmCount; }
   static constexpr int kSmem = kHopper.smem_bytes();
   static constexpr int kHalfSmem = kHopper.smem_bytes(2);
 
@@ -75,29 +75,30 @@ struct GemmTiles {
   /// room on 120 SMs: 2048 x 2048, T = 50 4.5 us for 6.3), instead of a cluster of 8 where sums are many (1024 x 2048,
   /// T = 50: 3.9 us for 4.4; one token has so little to do that 8 are better), and where K is so short that a cluster
   /// of 4 is most of the time (2560 x 1024 in e4m3, T = 1: 1.77 us for 1.94).
-  static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
+  static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote, int sm_count = kSmCount) {
     const int split = few_split(N, k_bytes);
     const int64_t blocks = (N + 63) / 64 * split;
     const bool two = l.tokens >= 32
-                         ? split == 8 || blocks > (split == 4 ? kInFours : kSmCount) || (promote && k_bytes <= 4096)
+                         ? split == 8 || blocks > (split == 4 ? in_fours(sm_count) : sm_count) || (promote && k_bytes <= 4096)
                          : split == 4 && k_bytes <= 2048;
     const int splits_per_block = split > 1 && two ? 2 : 1;
     const bool deep =
-        l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= kSmCount));
+        l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= sm_count));
     return with_stages({l.rows, l.tokens, 0, split, l.multicast_x, l.multicast_w, promote, true, splits_per_block, 0},
                        deep ? kSmem : kHalfSmem);
   }
   /// Parts of K above 64 tokens: two where rows are long and so few that 256 tokens leave the chip half empty, which
   /// these gain by (1024 x 4096: 7.8 us for 8.8) and which costs 4096 tokens their widest tile (52.6 us for 46.2).
   static constexpr int many_split(int64_t N, int64_t k_bytes) { return N <= 1152 && k_bytes >= 8192 ? 2 : 1; }
-  static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+  static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote,
+                              int sm_count = kSmCount) {
     const int split = many_split(N, k_bytes);
     const int64_t tiles = (T + l.tokens - 1) / l.tokens * ((N + l.rows - 1) / l.rows);
     const int splits_per_block =
-        tiles * split > kSmCount + kSmCount / 4 || split * l.multicast_x * l.multicast_w > 4 ? split : 1;
+        tiles * split > sm_count + sm_count / 4 || split * l.multicast_x * l.multicast_w > 4 ? split : 1;
     // Two short rings an SM only where tiles are more than SMs (1024 x 2048, 256 tokens, 64 x 64: 4.9 us with 12
     // stages, 6.3 with 7).
-    const bool half = l.rows == 64 && l.tokens <= 96 && tiles * split / splits_per_block > kSmCount;
+    const bool half = l.rows == 64 && l.tokens <= 96 && tiles * split / splits_per_block > sm_count;
     Wgmma p =
         with_stages({l.rows, l.tokens, 0, split, l.multicast_x, l.multicast_w, promote, true, splits_per_block, 0},
                     half ? kHalfSmem : kSmem);
@@ -108,28 +109,28 @@ struct GemmTiles {
       return (all + each * share - 1) / (each * share) * share;
     };
     if (!p.direct() &&
-        up(T, l.tokens, l.multicast_w) * up(N, l.rows, l.multicast_x) > (promote ? 1 : 2) * occupancy(p, kSmCount))
+        up(T, l.tokens, l.multicast_w) * up(N, l.rows, l.multicast_x) > (promote ? 1 : 2) * occupancy(p, sm_count))
       p.staged = p.second();
     return p;
   }
 
-  static constexpr Wgmma pick_few(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+  static constexpr Wgmma pick_few(int64_t T, int64_t N, int64_t k_bytes, bool promote, int sm_count = kSmCount) {
     for (const Layout& l : kFew)
-      if (l.tokens >= T && l.rows == 64) return few(l, N, k_bytes, promote);
-    return few(kFew[4], N, k_bytes, promote);
+      if (l.tokens >= T && l.rows == 64) return few(l, N, k_bytes, promote, sm_count);
+    return few(kFew[4], N, k_bytes, promote, sm_count);
   }
   /// Cycles of one block after the other: a step of K, then a tile's epilogue. Constants: the least loss over 80
   /// products of 256 to 968 tokens, where what this picks takes 1.03 x what the best layout takes.
-  static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes) {
+  static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes, int sm_count = kSmCount) {
     const auto tiles = [](int64_t all, int64_t each, int64_t share) {
       return (all + each * share - 1) / (each * share) * share;
     };
     const int64_t along_t = tiles(T, p.tokens, p.multicast_w),
                   blocks = along_t * tiles(N, p.rows, p.multicast_x) * p.parts(),
                   steps = ((k_bytes + 127) / 128 + p.parts() - 1) / p.parts();
-    const int64_t at_once = occupancy(p, kSmCount), waves = (blocks + at_once - 1) / at_once;
+    const int64_t at_once = occupancy(p, sm_count), waves = (blocks + at_once - 1) / at_once;
     const int64_t busy =
-        std::min<int64_t>(blocks_at_once(p), (blocks + kSmCount - 1) / kSmCount);  // blocks that share an SM
+        std::min<int64_t>(blocks_at_once(p), (blocks + sm_count - 1) / sm_count);  // blocks that share an SM
     // 64 bytes a cycle into an SM, 36 from L2; a step's way from there takes 2,500, in which the ring's others come
     // too.
     const int64_t products = p.groups() * p.tokens * 2, in = 2 * (p.rows + p.tokens),
@@ -152,13 +153,13 @@ struct GemmTiles {
            (p.parts() == 1 ||
             p.rows * p.tokens * 4 + p.tokens * p.transpose_stride() * 4 <= p.stages * p.stage_bytes());
   }
-  static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    Wgmma best = many(kMany[0], T, N, k_bytes, promote);
+  static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote, int sm_count = kSmCount) {
+    Wgmma best = many(kMany[0], T, N, k_bytes, promote, sm_count);
     int64_t least = INT64_MAX;
     for (const Layout& l : kMany) {
-      const Wgmma p = many(l, T, N, k_bytes, promote);
+      const Wgmma p = many(l, T, N, k_bytes, promote, sm_count);
       if (!serves(p, N)) continue;
-      if (const int64_t c = cycles(p, T, N, k_bytes); c < least || (c == least && p.cluster() > best.cluster()))
+      if (const int64_t c = cycles(p, T, N, k_bytes, sm_count); c < least || (c == least && p.cluster() > best.cluster()))
         best = p, least = c;
     }
     return best;
@@ -167,8 +168,9 @@ struct GemmTiles {
   static constexpr Wgmma laid(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, T, N, k_bytes, promote);
   }
-  static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    return T <= kFewTokens ? pick_few(T, N, k_bytes, promote) : pick_many(T, N, k_bytes, promote);
+  /// `sm_count`: of the partition that it runs in, or kSmCount. Bits are the same for any.
+  static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote, int sm_count = kSmCount) {
+    return T <= kFewTokens ? pick_few(T, N, k_bytes, promote, sm_count) : pick_many(T, N, k_bytes, promote, sm_count);
   }
   /// Rows that TMA cannot take: a tile for each class, with its cut of K.
   static constexpr Wgmma odd(int64_t T, int64_t N, int64_t k_bytes, bool promote) {

@@ -13,11 +13,12 @@
 
 namespace vivace::ops {
 
-/// Where a call will run: a device, or the host where it is null.
+/// Where a call will run: a device or a partition of it, or the host where it is null.
 struct Target {
   const device::Device* device = nullptr;
-  Arch arch() const { return device ? device->info().arch : Arch::cpu; }
-  int sm_count() const { return device ? device->info().sm_count : 0; }
+  int partition = 0;  // multiprocessors of the partition; 0: all
+  ChipPart arch() const { return {device ? device->info().arch : Arch::cpu, partition}; }
+  int sm_count() const { return partition > 0 ? partition : device ? device->info().sm_count : 0; }
 };
 
 /// The kernel `expression` (a template instance, fully qualified) of `header`, loaded on the device.

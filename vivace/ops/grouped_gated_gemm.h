@@ -79,7 +79,7 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
       kernels::GroupedGemmArgs g = a.g;
       g.out = a.act.out, g.out_stride = a.act.out_stride, g.gate = a.act.act;
       Plain::shape(g, k, launch);
-      return Plain::complete(g, k, *target.device, launch);
+      return Plain::complete(g, k, target, launch);
     }
     static int row_class(const Args& a) { return Plain::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where the parts run.

@@ -176,7 +176,7 @@ struct grouped_gemm {
       launch->grid[0] = static_cast<uint32_t>(std::min<int64_t>(tiles(k.wgmma.tokens, k.wgmma.columns()), INT32_MAX));
     }
     /// Tensor maps, and as many blocks as the chip holds at once.
-    static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       if (launch->grid[0] == 0) return {};
       if (k.wgmma.rows == 0) {
         kernels::GroupedWeightOnlyArgs weight_only{};
@@ -205,7 +205,7 @@ struct grouped_gemm {
                                 &args.w_map));
       args.g = a;
       launch->set_args(args);
-      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count * at_once));
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(target.sm_count() * at_once));
       return {};
     }
     template <class Visit>

@@ -172,7 +172,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
       GemmGpu::shape(a.g, gemm, launch);
-      VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // persistent blocks
+      VV_TRY(GemmGpu::complete(a.g, gemm, target, launch));  // persistent blocks
       launch->block[0] += 32 * static_cast<uint32_t>(k.panel.warps);
       kernels::NormGemmArgs args{};
       VV_TRY(GemmGpu::map_w(a.g, k.p, &args.w_map));

@@ -168,7 +168,7 @@ struct qkv_rope {
           static_cast<uint32_t>((int64_t{a.T} + k.p.tokens - 1) / k.p.tokens * k.p.blocks(a.Hq + 2 * a.Hkv));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
-    static Status complete(const Args& a, const Key& k, const device::Device&, exec::Launch* launch) {
+    static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
       if (!k.shifted) launch->set_args(static_cast<const kernels::QkvRopeArgs&>(a));
       return {};
     }

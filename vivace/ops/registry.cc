@@ -64,7 +64,7 @@ Status Recorder::issue(const OpRow& op, Call& call) {
 
 Status Recorder::issue(const Call& call,
                        const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare) {
-  const Target target{stream_->device()};
+  const Target target{stream_->device(), stream_->partition()};
   if ((call.place() == Place::device) != (target.device != nullptr))
     return call.error(Code::kInvalidDevice,
                       strf("the tensors are in %s memory, the stream runs on the %s",

@@ -84,7 +84,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
     using Maybe = std::optional<Key>;
 
     /// The tile of a product of few tokens whose epilogue is known; else none.
-    static Result<std::optional<Wgmma>> tile(const kernels::GemmArgs& g, Arch arch) {
+    static Result<std::optional<Wgmma>> tile(const kernels::GemmArgs& g, ChipPart arch) {
       if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32)
         return std::optional<Wgmma>();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(g, arch));
@@ -101,7 +101,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
       return p;
     }
 
-    static Result<Maybe> fused(const Args& a, Arch arch) {
+    static Result<Maybe> fused(const Args& a, ChipPart arch) {
       VV_ASSIGN(std::optional<Wgmma> p, tile(a.g, arch));
       if (!p) return Maybe();
       *p = with_room(*p);
@@ -121,7 +121,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
                           exec::Launch* launch) {
       const GemmGpu::Key gemm{GemmGpu::Kind::wgmma, g.x_dtype, g.w_dtype, g.out_dtype, {}, {}, {}, p};
       GemmGpu::shape(g, gemm, launch);
-      VV_TRY(GemmGpu::complete(g, gemm, *target.device, launch));  // persistent blocks
+      VV_TRY(GemmGpu::complete(g, gemm, target, launch));  // persistent blocks
       const int bytes = info(g.x_dtype).bytes;
       VV_TRY(device::encode_map(device::MapShape{.data = g.x,
                                                  .rows = g.T,

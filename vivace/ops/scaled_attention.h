@@ -116,7 +116,7 @@ struct scaled_attention {
       launch->smem_bytes = static_cast<uint32_t>(prefill ? k.prefill.smem() : k.tile.smem());
     }
     /// Prefill: tensor maps.
-    static Status complete(const Args& args, const Key& k, const device::Device&, exec::Launch* launch) {
+    static Status complete(const Args& args, const Key& k, const Target&, exec::Launch* launch) {
       if (k.prefill.stages == 0) return {};
       const kernels::AttentionArgs& a = args.a;
       const auto cache = [&](const void* data, int64_t stride, kernels::TensorMap* to) {

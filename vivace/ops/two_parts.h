@@ -14,9 +14,11 @@ namespace vivace::ops::defs {
 /// Base of such an op (`struct rms_gemm : TwoParts<rms_gemm>`), which gives, beside spec and Args:
 ///   first(Call), second(Call) -> const OpRow&    the parts
 ///   connect(Call, first, second) -> Status       binds the parts' ports and attributes, with the op's own rules across
-///   ports read(Call, first, second, Args*) -> Status   the arguments of the bound parts Gpu::fused(Args, Arch) ->
-///   Result<Maybe>      key of the kernel that serves both, or none: then the parts run Gpu::complete(Args, Key,
-///   Target, Launch*)    all of the launch but its kernel, name and cost
+///   ports
+///   read(Call, first, second, Args*) -> Status   the arguments of the bound parts
+///   Gpu::fused(Args, Arch or ChipPart) -> Result<Maybe>   key of the kernel that serves both, or none: then the parts
+///   run
+///   Gpu::complete(Args, Key, Target, Launch*)    all of the launch but its kernel, name and cost
 template <class Op>
 struct TwoParts {
   template <class Args>
@@ -32,7 +34,7 @@ struct TwoParts {
     VV_TRY(bind(c, first, second, &args));  // what the second part refuses is known before the first has run
     if (const device::Device* device = rec.stream().device();
         device != nullptr && c.place() == Place::device && !rec.observed() && !checked()) {
-      VV_ASSIGN(const auto key, Op::Gpu::fused(args, device->info().arch));
+      VV_ASSIGN(const auto key, Op::Gpu::fused(args, ChipPart(device->info().arch, rec.stream().partition())));
       if (key) {
         Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) {
           return prepare(args, *key, target, launch);
