@@ -414,6 +414,7 @@ FAULTS = [
     ("GGUF of hybrids: key heads' value heads are moved once more", "vivace/models/decoder/gguf_layout.cc", "if (c.has(kKeyGroups)) return {};", "if (c.has(kKeyGroups) && each == 1) return {};", "tests/test_hybrid_gguf.py -k qwen3next"),
     ("GGUF of hybrids: a draft layer's norms change places", "vivace/models/decoder/weights.cc", '"blk.{}.nextn.enorm.weight"', '"blk.{}.nextn.hnorm.weight"', "tests/test_hybrid_gguf.py -k draft_layers"),
     ("GGUF of hybrids: a draft layer goes on from rows before the norm", "vivace/models/decoder/config.cc", "c->drafts_from_normed = true;", "c->drafts_from_normed = false;", "tests/test_hybrid_gguf.py -k draft_layers"),
+    ("policies: FP4 of compressed-tensors hides the family", "vivace/models/vla/config.cc", ' || checkpoint.find(top + name + "_packed") != nullptr', "", "tests/test_policy_e4m3.py -k 'actions and compressed'"),
     ("e4m3 rows: scales are divided by", "vivace/engine/weights.cc", "f32_of_e4m3(codes[i]) * row[i / t.shape[1]]", "f32_of_e4m3(codes[i]) / row[i / t.shape[1]]", "tests/test_e4m3_rows.py -k reference"),
     ("e4m3 rows: scales are of columns", "vivace/engine/weights.cc", "row[i / t.shape[1]]", "row[i % t.shape[1] % t.shape[0]]", "tests/test_e4m3_rows.py -k reference"),
     ("e4m3 rows: a kept matrix's scales are their reciprocals", "vivace/engine/weights.cc", "if (n == 1) std::fill_n(values, N, values[0]);", "if (n == 1) std::fill_n(values, N, values[0]);\n  if (keep_e4m3_) for (int64_t i = 0; i < N; ++i) values[i] = 1 / values[i];", "tests/test_e4m3_rows.py -k codes"),

@@ -56,10 +56,13 @@ Status read_tower(const JsonValue& root, const char* key, const char* variant_ke
 
 /// The family whose checkpoint this is, by the tensors it has.
 const Family* holds(const engine::Checkpoint& checkpoint, const std::string& top) {
+  const auto there = [&](const char* name) {  // compressed-tensors' name of FP4 included
+    return checkpoint.find(top + name) != nullptr || checkpoint.find(top + name + "_packed") != nullptr;
+  };
   for (auto f = std::rbegin(kFamilies); f != std::rend(kFamilies); ++f)  // the last has pi0's too
-    if (f->proof != nullptr && checkpoint.find(top + f->proof) != nullptr) return &*f;
+    if (f->proof != nullptr && there(f->proof)) return &*f;
   for (const Family& f : kFamilies)
-    if (f.proof == nullptr && checkpoint.find(top + "action_in_proj.weight") == nullptr) return &f;
+    if (f.proof == nullptr && !there("action_in_proj.weight")) return &f;
   return nullptr;
 }
 
