@@ -244,13 +244,24 @@ def put(key, value):
     return lambda t: t.update({key: value})
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 1, 1)])
+def test_a_scale_a_head_where_all_are_equal(tmp_path, shape):
+    """As attn_head schemes store them: one scale of all heads."""
+    one, heads = (open_core(folder(tmp_path / n, "llama_untied", form=form), "bf16", kv_dtype="e4m3", max_batch=32) for n, form in
+                  (("one", lambda s: np.array([s], np.float32)), ("heads", lambda s: np.full(shape, s, np.float32))))
+    np.testing.assert_array_equal(decode(one, SOME, 32), decode(heads, SOME, 32))
+
+
 L1 = "model.layers.1.self_attn."
 BAD = [(put(L1 + "k_scale", np.array([-0.5], np.float32)), vivace.CorruptDataError, r"layers.1.self_attn.k_scale: wanted a positive finite scale, got -0.5"),
        (put(L1 + "v_scale", np.zeros(1, np.float32)), vivace.CorruptDataError, "v_scale: wanted a positive finite scale, got 0"),
        (put(L1 + "v_scale", np.full(1, np.nan, np.float32)), vivace.CorruptDataError, "v_scale: wanted a positive finite scale, got nan"),
        (put(L1 + "k_scale", np.full(1, np.inf, ml_dtypes.bfloat16)), vivace.CorruptDataError, "k_scale: wanted a positive finite scale, got inf"),
-       (put(L1 + "k_scale", np.ones(2, np.float32)), vivace.InvalidShapeError, r"k_scale: wanted one scale of all heads, \[1\], got \[2\]"),
-       (put(L1 + "k_scale", np.ones((2, 1, 1), np.float32)), vivace.InvalidShapeError, r"k_scale: wanted one scale of all heads"),
+       (put(L1 + "k_scale", np.ones(3, np.float32)), vivace.InvalidShapeError, r"k_scale: wanted one scale of all heads, \[1\], got \[3\]"),
+       (put(L1 + "k_scale", np.ones((1, 2), np.float32)), vivace.InvalidShapeError, r"k_scale: wanted one scale of all heads, \[1\], got \[1, 2\]"),
+       (put(L1 + "k_scale", np.array([0.5, 0.25], np.float32)), vivace.UnsupportedError, r"k_scale: heads 0 and 1 have scales 0.5 and 0.25; an e4m3 cache has one scale of all heads"),
+       (put(L1 + "v_scale", np.array([[[0.5]], [[1]]], np.float32)), vivace.UnsupportedError, r"v_scale: heads 0 and 1 have scales 0.5 and 1;.*load with kv_dtype auto"),
+       (put(L1 + "v_scale", np.array([0.5, 0], np.float32)), vivace.CorruptDataError, r"v_scale: wanted a positive finite scale, got 0"),
        (put(L1 + "k_scale", np.ones(1, np.int32)), vivace.UnsupportedError, "k_scale: wanted f32, bf16 or f16, got i32"),
        (lambda t: t.pop(L1 + "k_scale"), vivace.NotFoundError, "self_attn.k_scale is missing"),
        (lambda t: t.pop(L1 + "v_scale"), vivace.NotFoundError, "self_attn.v_scale is missing"),

@@ -44,7 +44,7 @@ def test_draws_reach_every_family_plan_and_shape():
     assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
     hybrids = [text.draw(s, hybrid=True) for s in range(200)]
     assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "fp8", "int4", "fp8_static", "native"} and {c["interval"] for c in hybrids} == {1, 2, 3}
-    assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("f32", "bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True}
+    assert {(c.get("stored"), c["precision"]) for c in hybrids} >= {(s, p) for s in ("modelopt", "compressed") for p in ("f32", "bf16", "native")} and {c.get("kv_scales") for c in hybrids} == {None, False, True} and {c.get("input_scales") for c in hybrids} == {None, False, True}
     assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
     for kind in (cases, hybrids):
         assert {c.get("stored") for c in kind} >= set(e4m3.LAYOUTS) and {c["precision"] for c in kind if c.get("stored") in e4m3.SCHEMES} >= {"f32", "bf16", "native", "w8a16", "fp8", "int4"}

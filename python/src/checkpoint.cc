@@ -11,6 +11,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/engine/checkpoint/json.h"
+#include "vivace/models/decoder/input_scales.h"
 #include "vivace/models/decoder/plan.h"
 #include "vivace/models/decoder/weights.h"
 
@@ -172,6 +173,15 @@ void check_decoder(const std::string& path) {
   check(models::decoder::load_weights(source, *config, &weights).with_context(path));
 }
 
+/// Whether a load with fixed scales of activations finds them in the checkpoint, by the names of its tensors.
+bool has_input_scales(const std::string& path) {
+  Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
+  check(c.status());
+  Result<models::decoder::DecoderConfig> config = models::decoder::read_config(*c);
+  check(config.ok() ? Status() : std::move(config).status().with_context(path));
+  return models::decoder::has_input_scales(*c, *config);
+}
+
 /// The names alone, before anything is opened; a combination that this checkpoint does not take is found by the load.
 void check_plan(const std::string& precision, const std::string& head, bool host) {
   check(models::decoder::pick_plan(precision, head, host ? Place::host : Place::device).status());
@@ -184,6 +194,7 @@ void add_checkpoint(nb::module_& m) {
   m.def("json_members", &json_members, nb::arg("data"), nb::arg("file"), nb::arg("key") = "");
   m.def("read_tensors", &read_tensors, nb::arg("path"));
   m.def("check_decoder", &check_decoder, nb::arg("path"));
+  m.def("has_input_scales", &has_input_scales, nb::arg("path"));
   m.def("check_plan", &check_plan, nb::arg("precision"), nb::arg("head"), nb::arg("host"));
   m.def("decoder_family", &decoder_family, nb::arg("architecture"), nb::arg("experts") = false);
 }

@@ -57,7 +57,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
     one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. priority_ageing: seconds
     after which a waiting request of priority "batch" counts as "interactive", so that it does not wait for ever; 0: never. calibration: prompts (strings or token ids) that
-    precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
+    precision="fp8_static" takes its scales from, as vivace.calibrate says, also where the checkpoint brings some (`input_scale`), which count otherwise; percentile: of the magnitudes they bring.
     tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
     max_image_tokens: of models that see (docs/models/qwen3-vl.md), most tokens of an image, to which larger pictures are resized; 0: 1280, or the context.
     generation_config: whether the checkpoint's generation_config.json says what generate() draws with and which tokens end an answer, unless the call does.
@@ -86,7 +86,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     find_compiler(device)
     if precision != "fp8_static" and calibration is not None:
         raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
-    if precision != "fp8_static":
+    if precision != "fp8_static" or (calibration is None and not random_weights and _core.has_input_scales(path)):
         return TextModel(path, _core.load_text_model(path, **given), generation_config=generation_config)
     from vivace import calibrate
 

@@ -4,7 +4,7 @@ import random
 
 import ml_dtypes
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tests.random_models import e4m3
 from tests.test_nvfp4 import SCHEMES, apart, quantized, values_of
@@ -73,7 +73,7 @@ def stored(r, case):
     if how in SCHEMES:
         case |= {"stored": how, "precision": r.choice(("f32", "bf16", "native"))}
     elif how:
-        case["precision"] = how
+        case |= {"precision": how, "input_scales": random.Random(f"inputs {case['seed']}").random() < 0.5}
     if case["kv_dtype"] != "e4m3" and r.random() < 0.9:
         case["kv_dtype"] = "f32" if case["precision"] == "f32" else "auto"
     else:
@@ -247,13 +247,24 @@ def write(case, folder):
     return values
 
 
+def add_input_scales(folder, sites):
+    """As `input_scale` of each product; of those that share their rows one has the site's and the others less."""
+    tensors, places = load_file(folder / "model.safetensors"), (("q_proj", "k_proj", "v_proj", "in_proj_qkv", "in_proj_z", "in_proj_qkvz"), ("o_proj", "out_proj"), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",))
+    for i, scale in enumerate(sites[:-1]):
+        names = [k.removesuffix("weight") for k in tensors if k.startswith(f"model.layers.{i // 4}.") and k.endswith(tuple(f"{n}.weight" for n in places[i % 4])) and ".experts." not in k and "shared" not in k]
+        for j, name in enumerate(names):
+            tensors[name + "input_scale"] = np.array([scale / (1 + (j - i) % len(names))], np.float32)
+    save_file(tensors, folder / "scaled")
+    (folder / "scaled").replace(folder / "model.safetensors")  # which a model may have mapped
+
+
 def simpler(case):
     """Cases that say less, boldest first."""
     requests = case["requests"]
     for some in ([requests[:len(requests) // 2], requests[len(requests) // 2:]] if len(requests) > 1 else []) + [requests[:i] + requests[i + 1:] for i in range(len(requests)) if len(requests) > 1]:
         if some:
             yield case | {"requests": some}
-    plain = {"stored": None, "kv_scales": False, "paged": False, "rope": None, "tied": True, "ahead": 1, "precision": "f32", "kv_dtype": "f32" if case["precision"] == "f32" else case["kv_dtype"]}
+    plain = {"stored": None, "kv_scales": False, "input_scales": False, "paged": False, "rope": None, "tied": True, "ahead": 1, "precision": "f32", "kv_dtype": "f32" if case["precision"] == "f32" else case["kv_dtype"]}
     for key, value in plain.items():
         if key in case and case[key] != value:
             yield case | {key: value}

@@ -1,7 +1,7 @@
 """What must hold of a language model and its requests."""
 import numpy as np
 
-from tests.random_models.text import EXPERTS, HYBRIDS, PAGE, CONTEXT, ids_of, write, config
+from tests.random_models.text import EXPERTS, HYBRIDS, PAGE, CONTEXT, add_input_scales, ids_of, write, config
 from tests.reference.decoder_numpy import Decoder, Summed
 from tests.reference.policy_numpy import Rounded
 from vivace import _core
@@ -37,10 +37,14 @@ def load(case, folder, device, **changes):
 
 
 def scales(case, folder, device, prompts):
-    """Options of a calibrated plan."""
+    """Options of a calibrated plan. Of some cases the checkpoint has the scales then, as fp8 folders do."""
     if case["precision"] != "fp8_static":
         return {}
-    return {"act_scales": load(case | {"precision": "bf16", "kv_dtype": "auto"}, folder, device).calibrate(prompts, 100.0)}
+    found = load(case | {"precision": "bf16", "kv_dtype": "auto"}, folder, device).calibrate(prompts, 100.0)
+    if not case.get("input_scales"):
+        return {"act_scales": found}
+    add_input_scales(folder, found)
+    return {}
 
 
 def serve(core, case, which):

@@ -72,8 +72,8 @@ void DecoderModel::declare_buffers() {
   if (plan_.entry == ActQuant::per_token) {
     declare("normed_scale", f32, Shape(T), &b.normed_scale);
     declare("quantized_scale", f32, Shape(T), &b.quantized_scale);
-    declare("last_scale", f32, Shape(R), &b.last_scale);
   }
+  if (plan_.entry == ActQuant::per_token || head_by_row()) declare("last_scale", f32, Shape(R), &b.last_scale);
   if (plan_.entry == ActQuant::per_tensor) declare("site_scale", f32, Shape(site_count(c)), &b.site_scale);
   if (uses_branch(c)) {
     declare("branch", act, Shape(T, c.hidden), &b.branch);

@@ -15,6 +15,7 @@
 #include "vivace/engine/model.h"
 #include "vivace/engine/runtime.h"
 #include "vivace/exec/graph.h"
+#include "vivace/models/decoder/input_scales.h"
 #include "vivace/models/decoder/kv_scales.h"
 #include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pages.h"
@@ -79,7 +80,10 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
     }
   };
   Status check_options();
-  Status check_scales() const;
+  /// Of activations: those that the caller gave, else the checkpoint's.
+  Status find_scales();
+  /// Whether rows of the head have scales of their own beside static ones: the checkpoint says none of it.
+  bool head_by_row() const { return !input_scales_.sites.empty() && !input_scales_.head; }
   Status check_invariance();
   /// How many states are kept.
   Result<int> pick_states() const;
@@ -149,6 +153,7 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   PrecisionPlan plan_{};
   DType kv_dtype_ = DType::f16;
   KvScales kv_scales_ = KvScales::none;
+  InputScales input_scales_;  // where they are used
   engine::TextLimits limits_;
   DecoderWeights weights_;
   StepBuffers buffers_;

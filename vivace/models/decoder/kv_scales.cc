@@ -41,19 +41,21 @@ Result<const TensorEntry*> one_of(const Checkpoint& checkpoint, const std::strin
   return found;
 }
 
-Result<float> value_of(const Checkpoint& checkpoint, const TensorEntry& e) {
-  if (e.shape.elements() != 1)
+/// That of all heads. A list of one a head is that where all are equal: codes of heads are made by one scale.
+Result<float> value_of(const Checkpoint& checkpoint, const TensorEntry& e, int64_t heads) {
+  const int64_t n = e.shape.elements();
+  if (n != 1 && (n != heads || e.shape[0] != heads))
     return Status(Code::kInvalidShape,
                   "tensor " + e.name + ": wanted one scale of all heads, [1], got " + to_string(e.shape));
-  if (e.dtype != DType::f32 && e.dtype != DType::bf16 && e.dtype != DType::f16)
-    return Status(Code::kUnsupported, "tensor " + e.name + ": wanted f32, bf16 or f16, got " + name(e.dtype));
-  alignas(float) std::byte aligned[sizeof(float)];  // where the file's bytes need not be
-  std::memcpy(aligned, checkpoint.tensor(e).data, e.bytes);
-  float value;
-  cpu::load_f32(aligned, e.dtype, 0, 1, &value);
-  if (value > 0 && std::isfinite(value)) return value;
-  return Status(Code::kCorruptData,
-                "tensor " + e.name + strf(": wanted a positive finite scale, got %g", static_cast<double>(value)));
+  VV_ASSIGN(const std::vector<float> values, positive_scales(checkpoint, e));
+  for (int64_t i = 1; i < n; ++i)
+    if (values[static_cast<size_t>(i)] != values[0])
+      return Status(Code::kUnsupported,
+                    "tensor " + e.name + strf(": heads 0 and %ld have scales %g and %g; an e4m3 cache has one scale of "
+                                              "all heads of a layer; load with kv_dtype auto",
+                                              static_cast<long>(i), static_cast<double>(values[0]),
+                                              static_cast<double>(values[static_cast<size_t>(i)])));
+  return values[0];
 }
 
 /// Scales of integers, or of FP4, would be read as if they were e4m3's.
@@ -79,6 +81,21 @@ Status check_scheme(const Checkpoint& checkpoint) {
 }
 
 }  // namespace
+
+Result<std::vector<float>> positive_scales(const Checkpoint& checkpoint, const TensorEntry& e) {
+  if (e.dtype != DType::f32 && e.dtype != DType::bf16 && e.dtype != DType::f16)
+    return Status(Code::kUnsupported, "tensor " + e.name + ": wanted f32, bf16 or f16, got " + name(e.dtype));
+  const int64_t n = e.shape.elements();
+  std::vector<std::byte> aligned(e.bytes);  // where the file's bytes need not be
+  std::memcpy(aligned.data(), checkpoint.tensor(e).data, e.bytes);
+  std::vector<float> values(static_cast<size_t>(n));
+  cpu::load_f32(aligned.data(), e.dtype, 0, n, values.data());
+  for (const float value : values)
+    if (!(value > 0 && std::isfinite(value)))
+      return Status(Code::kCorruptData,
+                    "tensor " + e.name + strf(": wanted a positive finite scale, got %g", static_cast<double>(value)));
+  return values;
+}
 
 Result<KvScales> read_kv_scales(const Checkpoint& checkpoint, const DecoderConfig& c, DType cache,
                                 DecoderWeights* weights) {
@@ -108,8 +125,8 @@ Result<KvScales> read_kv_scales(const Checkpoint& checkpoint, const DecoderConfi
               (late && k != nullptr && v != nullptr ? " is there, and not those of layers before it" : " is missing") +
               "; all layers that attend have both or none; load with kv_dtype auto");
     first = w;
-    VV_ASSIGN(w->k_scale, value_of(checkpoint, *k));
-    VV_ASSIGN(w->v_scale, value_of(checkpoint, *v));
+    VV_ASSIGN(w->k_scale, value_of(checkpoint, *k, c.kv_heads));
+    VV_ASSIGN(w->v_scale, value_of(checkpoint, *v, c.kv_heads));
   }
   return first != nullptr ? KvScales::used : KvScales::none;
 }

@@ -42,7 +42,7 @@ Status DecoderModel::check_options() {
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d",
                                              static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
-  VV_TRY(check_scales());
+  VV_TRY(find_scales());
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
   VV_TRY(check_drafts());
@@ -106,9 +106,14 @@ Status DecoderModel::check_invariance() {
   return {};
 }
 
-Status DecoderModel::check_scales() const {
-  const std::vector<float>& scales = options_.act_scales;
-  const size_t wanted = plan_.entry == ActQuant::per_tensor ? static_cast<size_t>(site_count(config_)) : 0;
+Status DecoderModel::find_scales() {
+  std::vector<float>& scales = options_.act_scales;
+  const bool fixed = plan_.entry == ActQuant::per_tensor;
+  const size_t wanted = fixed ? static_cast<size_t>(site_count(config_)) : 0;
+  if (fixed && scales.empty() && !options_.random_weights) {
+    VV_ASSIGN(input_scales_, read_input_scales(source_.checkpoint(), config_));
+    scales = input_scales_.sites;
+  }
   if (scales.size() != wanted)
     return Status(Code::kFailedPrecondition, strf("act_scales: precision %s wants %zu, one an activation quantization "
                                                   "point, got %zu; calibrate() of the checkpoint "

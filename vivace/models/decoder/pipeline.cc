@@ -357,8 +357,10 @@ class Step {
     } else if (!gathers) {
       last = hidden_;
     }
-    Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1)
-                                     : Rows{waiting_ ? last : top(b_.last, R_)};
+    const bool by_row = b_.last_scale.present();  // also beside static scales of a checkpoint that has none of the head
+    Rows entering = by_row             ? Rows{top(b_.last_quantized, R_), top(b_.last_scale, R_), {}}
+                    : plan_.eight_in() ? quantized(b_.last_quantized, {}, R_, site_count(c_) - 1)
+                                       : Rows{waiting_ ? last : top(b_.last, R_)};
     const NormBy by = norm_by(final_norm(), w_.final_norm_bias);
     if (drafts_) {
       VV_TRY(hear(last, own(), R_));
@@ -366,7 +368,7 @@ class Step {
       if (!c_.drafts_from_normed) VV_TRY(op_.norm(last, by, entering));
       else if (plan_.eight_in()) VV_TRY(op_.quantize(heard, entering));
       else entering.x = heard;
-    } else if (folds(by)) {
+    } else if (folds(by) && !by_row) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
       entering.norm = by;

@@ -58,8 +58,9 @@ std::string stored_of(const engine::WeightSource& source) {
 }
 
 /// Parts of a checkpoint that nothing here runs, by the number of their tensors; GGUF files have draft layers behind
-/// the others. Scales of activations are of these: rows get scales of their own, or calibrated ones.
-std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts, int64_t layers) {
+/// the others. Scales of activations are of these but `input_scales`: rows get scales of their own, or calibrated ones.
+std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool drafts, int64_t layers,
+                      int64_t input_scales) {
   std::string parts;
   for (const std::string& prefix : {std::string("mtp."), std::string("model.visual."),
                                    strf("blk.%ld.", static_cast<long>(layers))}) {
@@ -69,10 +70,11 @@ std::string unread_of(const engine::Checkpoint& checkpoint, bool sees, bool draf
     if (count == 0 || (prefix == "model.visual." ? sees : drafts)) continue;
     parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix.c_str(), static_cast<long>(count));
   }
-  for (const char* suffix : {".input_scale", ".input_global_scale"}) {
-    const auto count =
+  for (const auto& [suffix, read] : {std::pair{".input_scale", input_scales}, {".input_global_scale", int64_t{0}}}) {
+    const int64_t count =
         std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                      [&](const engine::TensorEntry& t) { return std::string_view(t.name).ends_with(suffix); });
+                      [&](const engine::TensorEntry& t) { return std::string_view(t.name).ends_with(suffix); }) -
+        read;
     if (count > 0) parts += strf("%s\"*%s\": %ld", parts.empty() ? "" : ", ", suffix, static_cast<long>(count));
   }
   return "{" + parts + "}";
@@ -112,7 +114,10 @@ engine::Report DecoderModel::report() const {
       {"images", images_of(limits_.images)},
       {"activations", engine::json_string(name(plan_.hidden))},
       {"activations_to_e4m3",
-       plan_.eight_in() ? engine::json_string(plan_.entry == ActQuant::per_token ? "by token" : "calibrated") : "null"},
+       !plan_.eight_in()                     ? "null"
+       : plan_.entry == ActQuant::per_token  ? "\"by token\""
+       : input_scales_.sites.empty()         ? "\"calibrated\""
+                                             : "\"checkpoint\""},
       {"tied", c.tied ? "true" : "false"},
       {"experts", number(c.experts)},
       {"experts_used", number(c.experts_used)},
@@ -120,7 +125,8 @@ engine::Report DecoderModel::report() const {
       {"recurrent_layers", number(c.recurrent_layers())},
       {"state_bytes", number(c.state_width() * int64_t{sizeof(float)})},
       {"kept_states", number(limits_.states)},
-      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr, config_.drafts, c.layers)},
+      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr, config_.drafts, c.layers,
+                                   input_scales_.tensors)},
       {"mtp", number(limits_.mtp)},
       {"guesses", strf("{\"checked\": %ld, \"right\": %ld}", static_cast<long>(guesses_checked_.load()),
                        static_cast<long>(guesses_right_.load()))},
