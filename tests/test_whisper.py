@@ -36,7 +36,7 @@ def load(folder, **options):
 
 
 def sound():
-    return load_file(FIXTURE / "inputs.safetensors")["waveform_16k_i16"] / np.float32(32768)
+    return packed_tensors(FIXTURE / "inputs.safetensors")["waveform_16k_i16"] / np.float32(32768)
 
 
 def hear(model, x=None, frames=3000, copies=1):
