@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import vivace
 from vivace import _core
 from tests.test_frames import picture, resized
-from tests.packed import packed_tensors
+from tests.packed import packed_file, packed_tensors
 from tests.reference.policy_numpy import Exact, Policy, Rounded
 from vivace.cache import Cache
 
@@ -493,7 +493,7 @@ CODECS = {c["name"]: c for c in json.loads((FIXTURES / "preprocess" / "config.js
 @pytest.mark.parametrize("name", CODECS)
 def test_codec_matches_the_references(name):
     c, want = CODECS[name], load_file(PRE / "expected.safetensors")
-    codec = _core.ActionCodec.open(str(PRE / f"{name}.tokenizer.json"), c["scale"], c["min_token"])
+    codec = _core.ActionCodec.open(str(packed_file(PRE / f"{name}.tokenizer.json")), c["scale"], c["min_token"])
     shape = c["time_horizon"], c["action_dim"]
     for i, length in enumerate(c["lengths"]):
         ids = want[f"{name}.ids_{i}"].tolist()
@@ -509,7 +509,7 @@ def test_codec_matches_the_references(name):
 
 def test_codes_become_actions(tmp_path):
     """Whatever the network writes: tokens below the reserved ones are codes, and the codec reads them."""
-    shutil.copy(PRE / "codec_a.tokenizer.json", tmp_path / "tokenizer.json")
+    shutil.copy(packed_file(PRE / "codec_a.tokenizer.json"), tmp_path / "tokenizer.json")
     (tmp_path / "processor_config.json").write_text(json.dumps({"scale": 10, "min_token": -354, "vocab_size": 2048}))
     given = fast_observation("a")
     with load_fast("a") as model:

@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
+from tests.packed import packed_file
 from tests.test_policy import FAST, FIXTURES, PRE, STATS, fast_observation, load, load_fast, observation, with_statistics
 
 HUGE = [1.1e30, 3e38, 1e39, 1e150, 1e308]  # the first that is refused, and those of the audit: f32's end and beyond
@@ -15,7 +16,7 @@ FLOWS = {"pi05": ("pi05_tiny", ("q01", "q99")), "pi0": ("pi0_tiny", ("mean", "st
 
 def codec(folder, scale=10):
     folder.mkdir(exist_ok=True)
-    shutil.copy(PRE / "codec_a.tokenizer.json", folder / "tokenizer.json")
+    shutil.copy(packed_file(PRE / "codec_a.tokenizer.json"), folder / "tokenizer.json")
     (folder / "processor_config.json").write_text(json.dumps({"scale": scale, "min_token": -354, "vocab_size": 2048}))
     return folder
 
