@@ -4,7 +4,7 @@
 // Chosen when: every call of its op, on every chip.
 #pragma once
 #include "vivace/kernels/attention/attention_block_scaled.h"
-#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/mask.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -191,18 +191,7 @@ __global__ void __launch_bounds__(P.kThreads)
     float by[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float most = row_max[i];
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int j = j0 + u * 8 + lane % 4 * 2 + e;
-          float& x = s[u][2 * i + e];
-          x = j >= lo && j < hi ? x * factor : kMinusInfinity;
-          most = fmaxf(most, x);
-        }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float most = mask_row(i, j0, lane, lo, hi, factor, row_max[i], s);
       const float base = softmax_base(most);
       by[i] = ptx::exp2_fast(row_max[i] - base);
       row_max[i] = most;

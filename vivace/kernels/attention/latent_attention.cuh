@@ -5,7 +5,7 @@
 // cores.
 #pragma once
 #include "vivace/kernels/attention/latent_attention.h"
-#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/mask.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
@@ -35,7 +35,7 @@ struct LatentKernel {
   static_assert(P.e % 32 == 0 && P.c % 128 == 0 && P.c <= P.e && (P.rows == 32 || P.rows == 64));
 
   const AttentionArgs& a;
-  Q *queries, *stages, *probabilities;                  // shared memory
+  Q *queries, *stages, *probabilities;  // shared memory: [rows][kPitch], blocks of [kKeys][kPitch], [rows][keys]
   float *row_maxes, *sums, *row_max, *row_sum, *shrink;       // [key group][row] twice, then [row]
   int warp, lane;
   float out[kRowGroups][kOutTiles][4] = {};       // all rows, this warp's columns
@@ -82,18 +82,7 @@ struct LatentKernel {
     const float factor = a.scale * kLog2e;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float m = kMinusInfinity;
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int j = b * kKeys + key0 + n * 8 + lane % 4 * 2 + e;
-          float& x = s[n][2 * i + e];
-          x = j >= lo && j < hi ? x * factor : kMinusInfinity;
-          m = fmaxf(m, x);
-        }
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      const float m = mask_row(i, b * kKeys + key0, lane, lo, hi, factor, kMinusInfinity, s);
       if (lane % 4 == 0) row_maxes[group * P.rows + row0 + lane / 4 + 8 * i] = m;
     }
     __syncthreads();

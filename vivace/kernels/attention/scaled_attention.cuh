@@ -3,9 +3,9 @@
 // + 2c (c = lane % 4) in both.
 // Chosen when: compute capability 8.9 on, heads of 64 or 128; what scaled_prefill does not take.
 #pragma once
+#include "vivace/kernels/attention/mask.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/scaled_attention.h"
-#include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
@@ -45,9 +45,9 @@ struct ScaledAttentionKernel {
 
   const ScaledAttentionArgs& m;
   const AttentionArgs& a;
-  unsigned char *queries, *stages;  // shared memory
+  unsigned char *queries, *stages;  // shared memory: [kRows][kPitch]; stages of keys and values [kKeys][kPitch] each
   int kv, warp, lane, row0, row_end;
-  float out[kOutTiles][4], row_max[2], row_sum[2];
+  float out[kOutTiles][4], row_max[2], row_sum[2];  // out: a warp's [16 rows][8 kOutTiles columns]
   int first[2], end[2];
   uint32_t q[kSteps][4];
 
@@ -104,18 +104,7 @@ struct ScaledAttentionKernel {
                                                 float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float most = row_max[i];
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int j = key0 + n * 8 + lane % 4 * 2 + e;
-          float& x = s[n][2 * i + e];
-          x = j >= first[i] && j < end[i] ? x * factor[i] : kMinusInfinity;
-          most = fmaxf(most, x);
-        }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float most = mask_row(i, key0, lane, first[i], end[i], factor[i], row_max[i], s);
       const float base = softmax_base(most);
       by[i] = ptx::exp2_fast(row_max[i] - base);
       row_max[i] = most;

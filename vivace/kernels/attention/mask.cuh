@@ -1,0 +1,27 @@
+// Which positions of a block a row sees, as kernels of the tensor cores ask: s[n][0, 1] are scores of a lane's first
+// row (lane / 4), s[n][2, 3] of its second (lane / 4 + 8), positions 8 n + 2 (lane % 4) and the next.
+#pragma once
+#include "vivace/kernels/attention/softmax.cuh"
+
+namespace vivace::kernels {
+
+/// Products of row i (0, 1) times `factor`, -inf where it does not see the position; the largest of these and of
+/// `largest`, the same in the row's four lanes. key0: the block's first position. References: what lies in a kernel's
+/// state is read where it is used.
+template <int kTiles>
+__device__ __forceinline__ float mask_row(int i, int key0, int lane, const int& first, const int& end,
+                                          const float& factor, float largest, float (&s)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int j = key0 + n * 8 + lane % 4 * 2 + e;
+      float& x = s[n][2 * i + e];
+      x = j >= first && j < end ? x * factor : kMinusInfinity;
+      largest = fmaxf(largest, x);
+    }
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  return fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+}
+
+}  // namespace vivace::kernels
