@@ -49,6 +49,8 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
   enum Named { kPatchDone = 1, kQueries = 2 };  // the last: one for each group
   static_assert(4 * 8 * kStages <= P.kBarrierBytes);
 
+  /// Shared memory, swizzled: queries [kPanels][P.rows()][64], keys [kStages][kPanels][kKeys][64], values
+  /// [kStages][kPanelsV][kKeys][64], then barriers.
   __device__ __forceinline__ Q* keys(int i) const { return stages + i % kStages * kKeyElements; }
   __device__ __forceinline__ Q* values(int i) const {
     return stages + kStages * kKeyElements + i % kStages * kValueElements;

@@ -15,7 +15,7 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
   using Base = AttentionTileKernel<Q, Kv, P, V, Out>;
   using Base::kKeys, Base::kKeyTiles, Base::kOutTiles, Base::stages, Base::queries, Base::out, Base::lane, Base::warp_m;
   static_assert(P.d % 64 == 0 && P.dv % 64 == 0 && P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1);
-  // Two buffers of keys, then two of values: block b's are buffers b % 2.
+  // Two buffers of keys [D / 64][kKeys][64], then two of values [Dv / 64][kKeys][64]: block b's are buffers b % 2.
   static constexpr int kKeyElements = kKeys * P.d, kValueElements = kKeys * P.dv;
 
   __device__ __forceinline__ Q* keys(int b) const { return stages + b % 2 * kKeyElements; }

@@ -43,12 +43,13 @@ struct ScaledAttentionPrefillKernel {
   int kv, row0, row_end;
   int warp, lane;  // warp: of those that multiply, or of those that turn
 
-  float out[kOutTiles][4], row_max[2], row_sum[2];  // row_max: in products
+  float out[kOutTiles][4], row_max[2], row_sum[2];  // a warp's [16 rows][kDim]; row_max: in products
   int first[2], end[2];
   float factor[2];  // from products to powers of two, above 0
   bool flip;        // a factor is negative: scores of its row count the other way
 
-  // Shared memory: queries, stages of keys, of values as they come, of values turned over; barriers.
+  // Shared memory, swizzled: queries [kRows][kDim], stages of keys, of values as they come, of values turned over, each
+  // [128][128]; barriers.
   __device__ __forceinline__ unsigned char* queries(int group) const { return memory + group * 64 * P.kDim; }
   __device__ __forceinline__ unsigned char* stage(int kind, int i) const {
     return memory + P.kRows * P.kDim + (kind * P.stages + i % P.stages) * kBlock;

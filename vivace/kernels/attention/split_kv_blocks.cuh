@@ -39,7 +39,7 @@ struct AttentionSplitKVBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   const AttentionTmaArgs& f;
   int team;
   float row_max[2], row_sum[2];  // row_sum: of this lane's keys
-  float out[kTiles][2][4];
+  float out[kTiles][2][4];       // a warp's [16 rows][16 kTiles columns], halves as mma16816 holds them
 
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty, kReceived };
   enum Named {
@@ -47,6 +47,8 @@ struct AttentionSplitKVBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     kTeam,
     kTile = kTeam + P.teams
   };  // all that multiply; each team; four warps of each 16 rows of each
+  // Shared memory. A stage: keys [kPanels][kKeys][128 bytes], values [kPanelsV][kKeys][128 bytes], swizzled; queries
+  // [P.rows()][query_pitch]; probabilities [2][teams][P.rows()][probability_pitch].
   __device__ __forceinline__ unsigned char* keys(int i) const { return memory + i % kStages * P.stage_bytes(); }
   __device__ __forceinline__ unsigned char* values(int i) const { return keys(i) + kKeys * kPanels * 128; }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }

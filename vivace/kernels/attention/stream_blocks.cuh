@@ -46,7 +46,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   using Element = typename OneOf<kFp8Kv, f16, Q>::Type;
   static_assert(!kFp8Kv || (P.d % 64 == 0 && P.dv % 16 == 0));
 
-  // Shared memory: queries, stages, slots, barriers.
+  // Shared memory: queries [height][kQueryPitch] and their descales; stages: keys [kKeys][kPitch bytes], values
+  // [kKeys][kPitchV bytes]; scores [2][height][kScorePitch]; sums and states that were sent here; barriers.
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
   __device__ __forceinline__ unsigned char* stage(int i) const {
     return memory + P.query_bytes(height) + i % P.stages * kStage;

@@ -55,6 +55,8 @@ struct AttentionSwapABKernel {
   float out[kOwn][kRows / 2];  // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp
                                // % 4) + lane / 4 (+ 8)
 
+  // Shared memory, swizzled: stages [panels][kKeys][128 bytes], queries [kPanels][kRows][128 bytes], probabilities
+  // [kKeys / 64][kRows][128 bytes].
   __device__ __forceinline__ unsigned char* stage(int u) const { return memory + u % kStages * P.stage_bytes(); }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
   __device__ __forceinline__ unsigned char* probabilities() const { return memory + P.probabilities_at(); }

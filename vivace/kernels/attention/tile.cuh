@@ -57,17 +57,18 @@ struct AttentionTileKernel {
   static constexpr bool kHoldQ = P.d <= 128;  // queries in registers; larger heads read them again for each block
 
   const AttentionArgs& a;
-  Q *queries, *stages;  // shared memory; stages: this stream's
+  Q *queries, *stages;  // shared memory: [P.rows()][kPitch]; this stream's [P.stages][keys [kKeys][kPitch], values
+                        // [kKeys][kPitchV]]
   float* partials;      // shared memory of the merge, over the stages
   int kv, rank;         // kv head; block of the cluster
   int warp_m, stream, lane;
   int row0, row_end;    // rows t * group + head of the tile; below 2^31, as positions are (pick and bind check it)
 
-  float out[kOutTiles][4];
+  float out[kOutTiles][4];          // a warp's [16 rows][8 kOutTiles columns], as mma16816 holds it
   float row_max[2], row_sum[2];     // of rows lane / 4 and lane / 4 + 8; row_sum: this lane's share
   int first[2], end[2];      // keys they see
   int token[Hooks<V>::kEdits ? 2 : 1];  // of those rows, for a variant
-  uint32_t q[kHoldQ ? kSteps : 1][4];
+  uint32_t q[kHoldQ ? kSteps : 1][4];   // a warp's [16 rows][16 kSteps elements]
 
   /// Elements [at, at + 8) of row `row` of a tile of `rows`: rows one after the other, or, for wgmma, panels
   /// of 64 elements swizzled in groups of 8 rows.

@@ -12,14 +12,14 @@ namespace vivace::kernels {
 template <class X, class W, class Out, bool kByColumn = false>
 __global__ void __launch_bounds__(256, 1) gemm_simple(const __grid_constant__ GemmArgs a) {
   constexpr int kTile = 64, kRun = 16;
-  __shared__ float xs[kRun][kTile + 4], ws[kRun][kTile + 4];
+  __shared__ float xs[kRun][kTile + 4], ws[kRun][kTile + 4];  // [k][token], [k][row of W]
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int M = valid_rows(a.rows, a.T), tiles_t = (a.T + kTile - 1) / kTile;
   const int t0 = static_cast<int>(blockIdx.x) % tiles_t * kTile, n0 = static_cast<int>(blockIdx.x) / tiles_t * kTile;
   if (t0 >= M) return;
   const int tid = static_cast<int>(threadIdx.x), tx = tid % 16, ty = tid / 16;
-  float sum[4][4] = {};
+  float sum[4][4] = {};  // [token][row of W]
   for (int k0 = 0; k0 < a.K; k0 += kRun) {
 #pragma unroll
     for (int i = 0; i < kTile * kRun / 256; ++i) {

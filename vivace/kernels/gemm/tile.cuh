@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   constexpr int kTokenTiles = P.tokens / P.warps_t / 16, kRowTiles = P.rows / P.warps_n / 8;
   constexpr int kRowsAtOnce = P.threads() / 8, kStageWords = (P.tokens + P.rows) * 8;
   static_assert(P.tokens % kRowsAtOnce == 0 && P.rows % kRowsAtOnce == 0 && kRowTiles % 2 == 0);
+  // [P.stages][P.tokens of x, then P.rows of W][8 words], swizzled; W by column: [kStep][P.rows / 8 words].
   extern __shared__ uint4 gemm_smem[];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int wt = warp % P.warps_t, wn = warp / P.warps_t;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
     ptx::copy_commit();
   }
 
-  float acc[kTokenTiles][kRowTiles][4] = {};
+  float acc[kTokenTiles][kRowTiles][4] = {};  // a warp's [16 kTokenTiles tokens][8 kRowTiles rows of W]
   const uint32_t base = ptx::shared_address(gemm_smem);
   const int x_at = wt * kTokenTiles * 16 + lane % 16, w_at = P.tokens + wn * kRowTiles * 8 + lane % 8 + lane / 16 * 8;
   for (int64_t i = 0; i < steps; ++i) {

@@ -66,7 +66,7 @@ struct WeightOnlyTile {
   int map_row;       // where the matrix starts in it
   uint8_t* ring;     // the warp's
   Panel panel;
-  float *sums, *both_sums;
+  float *sums, *both_sums;  // [part][token][row of the slice]; two of them where P.persistent()
   int64_t pitch;     // bytes between rows of W
   uint32_t barriers;  // the warp's, one a stage
   int lane, wn, wk, rank;
