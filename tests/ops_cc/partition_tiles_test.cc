@@ -19,7 +19,8 @@ TEST(PartitionTiles, KeepTheBitsAndWinByTheModel) {
   const auto draw = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(rng); };
   int other = 0;
   for (int i = 0; i < 4000; ++i) {
-    const int64_t T = draw(0, 1) != 0 ? draw(1, 64) : draw(65, 4096), N = 8 * draw(1, 2048), k_bytes = 16 * draw(1, 2048);
+    const int64_t T = draw(0, 1) != 0 ? draw(1, 64) : draw(65, 4096), N = 8 * draw(1, 2048),
+                  k_bytes = 16 * draw(1, 2048);
     const int sm_count = 8 * draw(1, 16);
     const bool promote = draw(0, 1) != 0;
     const Tiles::Wgmma whole = Tiles::pick(T, N, k_bytes, promote),

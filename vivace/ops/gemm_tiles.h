@@ -78,9 +78,9 @@ struct GemmTiles {
   static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote, int sm_count = kSmCount) {
     const int split = few_split(N, k_bytes);
     const int64_t blocks = (N + 63) / 64 * split;
-    const bool two = l.tokens >= 32
-                         ? split == 8 || blocks > (split == 4 ? in_fours(sm_count) : sm_count) || (promote && k_bytes <= 4096)
-                         : split == 4 && k_bytes <= 2048;
+    const bool two = l.tokens >= 32 ? split == 8 || blocks > (split == 4 ? in_fours(sm_count) : sm_count) ||
+                                          (promote && k_bytes <= 4096)
+                                    : split == 4 && k_bytes <= 2048;
     const int splits_per_block = split > 1 && two ? 2 : 1;
     const bool deep =
         l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= sm_count));
@@ -159,7 +159,8 @@ struct GemmTiles {
     for (const Layout& l : kMany) {
       const Wgmma p = many(l, T, N, k_bytes, promote, sm_count);
       if (!serves(p, N)) continue;
-      if (const int64_t c = cycles(p, T, N, k_bytes, sm_count); c < least || (c == least && p.cluster() > best.cluster()))
+      if (const int64_t c = cycles(p, T, N, k_bytes, sm_count);
+          c < least || (c == least && p.cluster() > best.cluster()))
         best = p, least = c;
     }
     return best;
