@@ -110,8 +110,9 @@ constexpr auto inspector() -> Status (*)(const Call&, const Contents&) {
 template <class Op>
 constexpr bool needs_device() {
   if constexpr (OnGpu<Op>)
-    return requires(typename Op::Args args, typename Op::Gpu::Key key, const device::Device& device,
-                    exec::Launch* launch) { Op::Gpu::complete(args, key, device, launch); };
+    return requires(typename Op::Args args, typename Op::Gpu::Key key, const Target& target, exec::Launch* launch) {
+      Op::Gpu::complete(args, key, target, launch);
+    };
   return false;
 }
 
