@@ -100,7 +100,7 @@ def load(name, precision, views, batch=1, horizon=50):
 
     own = dict(embodiment=0) if name in GROOT else dict(config=name.split("-")[0], num_steps=10, max_action_tokens=CODES)
     return vivace.load_model(WHERE["configs"] / name, device=WHERE["device"], precision=precision, num_views=views, action_horizon=horizon, batch=batch, prompt_tokens=48 if name.startswith("pi0-") else WORDS,
-                             random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, partition=WHERE["partition"], **own)
+                             random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, partition=WHERE["partition"] or None, **own)
 
 
 def tag_of(name, views, batch=1, horizon=50) -> str:
