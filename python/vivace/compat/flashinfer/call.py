@@ -146,32 +146,32 @@ def masks_of(flat, packed, queries, keys):
 
 
 def item_masks(prefix_len, token_pos, stride, queries, keys):
-    """Masks of several items after one prefix: each request's queries are the last of its keys; the prefix is causal, a token at place t > 0 of
-    its item sees the prefix and the last t keys, itself among them, and a delimiter, place 0, the prefix alone."""
-    prefix, places, out = on_host(prefix_len).reshape(-1).astype(np.int64), on_host(token_pos).reshape(-1).astype(np.int64), []
+    """Masks of several items after one prefix: each request's queries are the last of its keys; the prefix is causal, a token at position t > 0 of
+    its item sees the prefix and the last t keys, itself among them, and a delimiter, position 0, the prefix alone."""
+    prefix, positions, out = on_host(prefix_len).reshape(-1).astype(np.int64), on_host(token_pos).reshape(-1).astype(np.int64), []
     if len(prefix) != len(queries):
         raise InvalidShapeError(f"flashinfer: plan: prefix_len_ptr has {len(prefix)} entries for {len(queries)} requests")
     for i, (n, L, before) in enumerate(zip(map(int, queries), map(int, keys), prefix)):
         at, key = np.arange(L - n, L)[:, None], np.arange(L)
-        own = places[i * int(stride) :][: max(L - before, 0)]
+        own = positions[i * int(stride) :][: max(L - before, 0)]
         if len(own) < L - before:
             raise InvalidShapeError(f"flashinfer: plan: token_pos_in_items_ptr has {len(own)} entries of request {i}, which has {L - before} keys after its prefix")
-        place = np.concatenate([np.full(min(before, L), L + 1), own, [0]])[np.maximum(at, 0)]
-        out.append((key <= at) & ((key < before) | (at < key + place)))
+        position = np.concatenate([np.full(min(before, L), L + 1), own, [0]])[np.maximum(at, 0)]
+        out.append((key <= at) & ((key < before) | (at < key + position)))
     return out
 
 
 def masks_of_plan(custom_mask, packed_custom_mask, others, queries, keys):
     """masks_of() of a plan(), or those of the items that its other settings name, which are taken from these."""
     given = {name: others.pop(name, None) for name in ("prefix_len_ptr", "token_pos_in_items_ptr", "token_pos_in_items_len", "max_item_len_ptr")}
-    prefix, places, stride, longest = given.values()
-    if prefix is None and places is None and longest is None:
+    prefix, positions, stride, longest = given.values()
+    if prefix is None and positions is None and longest is None:
         return masks_of(custom_mask, packed_custom_mask, queries, keys)
-    if prefix is None or places is None:
+    if prefix is None or positions is None:
         raise InvalidArgumentError("flashinfer: plan: prefix_len_ptr and token_pos_in_items_ptr go together")
     if custom_mask is not None or packed_custom_mask is not None:
         raise InvalidArgumentError("flashinfer: plan: items by prefix_len_ptr have a mask of their own: no custom_mask")
-    return item_masks(prefix, places, stride or 0, queries, keys)
+    return item_masks(prefix, positions, stride or 0, queries, keys)
 
 
 def packbits(x, bitorder="big"):
