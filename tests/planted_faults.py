@@ -101,7 +101,7 @@ FAULTS = [
     ("names: the first expert's scale is all's", "python/vivace/compat/flashinfer/experts.py", "wide * of_rows(self.scale, expert)", "wide * self.scale[:1]", f"{EXPERTS} -k 'tensors or nvfp4'"),
     ("names: rows widen the first expert", "python/vivace/compat/flashinfer/experts.py", "expert = expert.clip(0, E - 1)", "expert = expert.clip(0, 0)", f"{EXPERTS} -k 'blocks or few'"),
     ("names: the gate has no limit", "python/vivace/compat/flashinfer/fused_moe.py", "    gate = _below(gate, limit)\n", "", f"{EXPERTS} -k limits"),
-    ("names: an item sees its delimiter", "python/vivace/compat/flashinfer/call.py", "(at < key + place)", "(at <= key + place)", "tests/test_compat_flashinfer_forms.py -k items"),
+    ("names: an item sees its delimiter", "python/vivace/compat/flashinfer/call.py", "(at < key + position)", "(at <= key + position)", "tests/test_compat_flashinfer_forms.py -k items"),
     ("names: padded states count", "python/vivace/compat/flashinfer/cascade.py", "            sums[beside(~inside, v)] = -math.inf\n", "", "tests/test_compat_flashinfer_forms.py -k varying"),
     ("names: latents of e4m3 have one scale", "python/vivace/compat/flashinfer/mla.py", "repeat(taken(ckv_scale_arr, pages), 128, -1)", "taken(ckv_scale_arr, pages)[..., :1]", "tests/test_compat_flashinfer_mla.py -k e4m3"),
     ("names: copied latents keep the old pages", "python/vivace/compat/flashinfer/mla.py", 'self._separate["page_table"]\n', 'self._buffers["page_table"]\n', "tests/test_compat_flashinfer_mla.py -k requests"),
