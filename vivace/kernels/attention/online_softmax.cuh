@@ -2,35 +2,10 @@
 // holds two rows: s[n][0, 1] are of the first, s[n][2, 3] of the second, positions 8 n + 2 (lane % 4) and the next.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
-#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/mask.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 
 namespace vivace::kernels {
-
-/// The positions that every row of a warp sees: blocks between need no mask.
-struct SeenByAll {
-  int from = 0, to = 0x7fffffff;
-
-  __device__ __forceinline__ void row(int first, int end) { from = max(from, first), to = min(to, end); }
-  /// What the warp's lanes have found, each its rows.
-  __device__ __forceinline__ void agree() {
-    from = __reduce_max_sync(0xffffffffu, from), to = __reduce_min_sync(0xffffffffu, to);
-  }
-  __device__ __forceinline__ bool operator()(int key0, int past) const { return key0 >= from && past <= to; }
-};
-
-/// Products of positions that their row does not see become -inf. key0: the block's first position.
-template <int kTiles>
-__device__ __forceinline__ void mask_scores(int key0, int lane, const int (&first)[2], const int (&end)[2],
-                                            float (&s)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int j = key0 + n * 8 + lane % 4 * 2 + e % 2;
-      if (j < first[e / 2] || j >= end[e / 2]) s[n][e] = kMinusInfinity;
-    }
-}
 
 /// Products into probabilities, 2^kProbExponent times what they are. `factor`, above 0, takes a row's products to
 /// powers of two; `row_max` counts in products. row_sum: this lane's share; by: what the sums so far must shrink by.

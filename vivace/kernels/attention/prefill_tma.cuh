@@ -8,10 +8,10 @@
 // Chosen when: Hopper, more than 64 queries of a sequence, 16-bit keys and values of its widths that TMA maps, no
 // terms and no soft cap; also variants of users that edit neither query nor key.
 #pragma once
+#include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
-#include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
 
@@ -79,22 +79,9 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv;
   }
 
-  /// Asks for a block of keys or values, a page a lane: positions of `page` (-1: zeros) from `position` on.
-  template <int kCount>
-  __device__ __forceinline__ void tma_load(Q* to, const TensorMap& map, uint32_t full, int box, int page,
-                                           int position) const {
-    if (lane == 0) ptx::mbarrier_expect(full, kKeys * kCount * 128);
-    __syncwarp();
-    if (lane * box >= kKeys) return;
-#pragma unroll
-    for (int p = 0; p < kCount; ++p)
-      ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 64), map, full, p * 64, position, this->kv,
-                   page);
-  }
   /// The producer warp: every block of every tile, in the order in which they are read.
   __device__ __forceinline__ void produce(const AttentionTmaArgs& f) {
-    const int box =
-        a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
+    const int box = kv_box<kKeys>(a);
     int i = 0;
     for (int turn = 0;; ++turn) {
       const AttentionTileCoord at(a, P.rows(), turn);
@@ -109,12 +96,11 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
         const int64_t slot = AttentionSpan(a, ta).slot;
         for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
           const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-          const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j))
-                                                        : -1;  // read while the stage is still in use
+          const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
           ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
-          tma_load<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, position);
+          tma_load_kv<kPanels>(*this, keys(i), f.k, barrier(kKeysFull, i), box, page, position);
           ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
-          tma_load<kPanelsV>(values(i), f.v, barrier(kValuesFull, i), box, page, position);
+          tma_load_kv<kPanelsV>(*this, values(i), f.v, barrier(kValuesFull, i), box, page, position);
         }
       }
     }
@@ -193,15 +179,6 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
       online_softmax<0>({factor, factor}, s, row_max, row_sum, by);
     }
   }
-  __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      p[k][0] = ptx::pack<Q>(s[2 * k][0], s[2 * k][1]);
-      p[k][1] = ptx::pack<Q>(s[2 * k][2], s[2 * k][3]);
-      p[k][2] = ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]);
-      p[k][3] = ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3]);
-    }
-  }
 
   /// Tokens [ta, tb), which share a slot; i counts blocks. The queries may be overwritten once scores_done() is called.
   template <class Done>
@@ -228,7 +205,7 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     ptx::wgmma_wait<0>(scores);
     consumer_release(kKeysEmpty, i);
     update_softmax(most * kKeys, whole(most), factor, s, by);
-    round(s, p);
+    Base::round(s, p);
     consumer_wait(kValuesFull, i);
     if (hi % kKeys != 0) patch(values(i), hi % kKeys, kKeys);
     for (int b = most - 1; b >= least; --b, ++i) {
@@ -245,7 +222,7 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
       ptx::wgmma_wait<0>(sums);
       this->shrink(by);
       consumer_release(kValuesEmpty, i);
-      round(s, p);
+      Base::round(s, p);
     }
     scores_done();
     consumer_wait(kValuesFull, i);

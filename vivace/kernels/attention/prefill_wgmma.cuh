@@ -44,15 +44,6 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
       ptx::WgmmaRows<Q, P.dv>::run(flat, p[step], ptx::wgmma_rows(v0 + step * 2048, kKeys * 128));
     ptx::wgmma_commit();
   }
-  __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      p[k][0] = ptx::pack<Q>(s[2 * k][0], s[2 * k][1]);
-      p[k][1] = ptx::pack<Q>(s[2 * k][2], s[2 * k][3]);
-      p[k][2] = ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]);
-      p[k][3] = ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3]);
-    }
-  }
   /// What this thread has copied is there, for the tensor core of every warp.
   __device__ __forceinline__ static void arrived() {
     ptx::copy_wait<0>();
@@ -82,7 +73,7 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
     ptx::wgmma_wait<0>(scores);
     this->scale(s);
     this->softmax_block(first * kKeys, s, by);
-    round(s, p);
+    Base::round(s, p);
     for (int b = first; b + 1 < past; ++b) {
       arrived();  // keys of b + 1, values of b; and every warp is done with those of b and b - 1
       if (b + 2 < past) this->load_keys(keys(b + 2), slot, b + 2, lo, hi);
@@ -96,7 +87,7 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
       this->softmax_block((b + 1) * kKeys, s, by);
       ptx::wgmma_wait<0>(sums);
       this->shrink(by);
-      round(s, p);
+      Base::round(s, p);
     }
     arrived();
     ptx::wgmma_fence();

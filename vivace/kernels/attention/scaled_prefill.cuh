@@ -8,6 +8,7 @@
 // probabilities go from one product into the other in registers.
 // Chosen when: Hopper, more than 64 queries of a sequence, heads of 128, keys and values that TMA maps.
 #pragma once
+#include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/scaled_attention.h"
@@ -17,7 +18,6 @@
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
-#include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_held.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
@@ -91,28 +91,19 @@ struct ScaledAttentionPrefillKernel {
 
   // --- the producer warp ---
 
-  __device__ __forceinline__ void tma_load(unsigned char* to, const TensorMap& map, uint32_t full, int box, int page,
-                                           int position) const {
-    if (lane == 0) ptx::mbarrier_expect(full, kBlock);
-    __syncwarp();
-    if (lane * box < kKeys)
-      ptx::tma_box(ptx::shared_address(to + lane * box * P.kDim), map, full, 0, position, kv, page);
-  }
   __device__ __forceinline__ void produce(const ScaledAttentionPrefillArgs& f) const {
-    const int box =
-        a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
+    const int box = kv_box<kKeys>(a);
     int i = 0;
     each_run([&](int ta, int, int lo, int hi) {
       if (hi <= lo) return;
       const int64_t slot = AttentionSpan(a, ta).slot;
       for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
         const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-        const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j))
-                                                      : -1;  // read while the stage is still in use; -1: zeros
+        const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
         producer_acquire(kKeysEmpty, i);
-        tma_load(keys(i), f.k, barrier(kKeysFull, i), box, page, position);
+        tma_load_kv<1>(*this, keys(i), f.k, barrier(kKeysFull, i), box, page, position);
         producer_acquire(kRawEmpty, i);
-        tma_load(raw(i), f.v, barrier(kRawFull, i), box, page, position);
+        tma_load_kv<1>(*this, raw(i), f.v, barrier(kRawFull, i), box, page, position);
       }
     });
   }

@@ -2,6 +2,7 @@
 // its scores, probabilities and sums.
 #pragma once
 #include "vivace/kernels/attention/fp8_kv.cuh"
+#include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/rows.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -9,7 +10,6 @@
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
-#include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
 
 namespace vivace::kernels {
@@ -109,32 +109,21 @@ struct AttentionSplitKVBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   __device__ __forceinline__ static void all_barrier() { ptx::named_barrier<P.consumers()>(kAll); }
   // --- the producer warp ---
 
-  template <int kCount>
-  __device__ __forceinline__ void tma_load(unsigned char* to, const TensorMap& map, uint32_t full, int box, int page,
-                                           int position) const {
-    if (lane == 0) ptx::mbarrier_expect(full, kKeys * kCount * 128);
-    __syncwarp();
-    if (lane * box >= kKeys) return;
-#pragma unroll
-    for (int p = 0; p < kCount; ++p)
-      ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 128), map, full, p * 64, position, kv, page);
-  }
   /// This block's part of positions [lo, hi) of a slot; i counts stages.
   __device__ __forceinline__ void produce(int64_t slot, int lo, int hi, int& i) const {
-    const int box = a.page_table != nullptr && a.L < kKeys ? a.L : kKeys,
-              past = hi > lo ? (hi - 1) / kKeys + 1 : 0;  // box: at least 8 positions, so that a warp suffices
+    const int box = kv_box<kKeys>(a), past = hi > lo ? (hi - 1) / kKeys + 1 : 0;
     const auto page_of = [&](int b) {
       const int j = b * kKeys + lane * box;
-      return b < past && lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;
+      return b < past ? kv_page<kKeys>(a, slot, j, hi, lane, box) : -1;
     };
     int b = first_block(lo), page = page_of(b);
     for (; b < past; b += P.split, ++i) {
       const int position = static_cast<int>(a.row_in_block(slot, b * kKeys + lane * box)),
                 next = page_of(b + P.split);  // read while stages are in use
       ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
-      tma_load<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, position);
+      tma_load_kv<kPanels>(*this, keys(i), f.k, barrier(kKeysFull, i), box, page, position);
       ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
-      tma_load<kPanelsV>(values(i), f.v, barrier(kValuesFull, i), box, page, position);
+      tma_load_kv<kPanelsV>(*this, values(i), f.v, barrier(kValuesFull, i), box, page, position);
       page = next;
     }
   }

@@ -249,6 +249,16 @@ struct AttentionTileKernel {
     for (int n = 0; n < kOutTiles; ++n) out[n][0] *= by[0], out[n][1] *= by[0], out[n][2] *= by[1], out[n][3] *= by[1];
   }
 
+  /// Probabilities as an operand of wgmma in registers.
+  __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      p[k][0] = ptx::pack<Q>(s[2 * k][0], s[2 * k][1]);
+      p[k][1] = ptx::pack<Q>(s[2 * k][2], s[2 * k][3]);
+      p[k][2] = ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]);
+      p[k][3] = ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+  }
   __device__ __forceinline__ void add_values(const Q* values, const float (&s)[kKeyTiles][4]) {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
