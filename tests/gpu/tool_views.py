@@ -61,8 +61,8 @@ EVEN = [
     (K + "attention/tile.cuh", "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free",
      "    for (const int most = (past - lo / kKeys / kStride * kStride + kStride - 1) / kStride; turns < most; ++turns) stream_sync<P>(stream);\n"
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
-    (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
-    (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
+    (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ring().consumer_release(i % P.stages);", "        ring().consumer_release(i % P.stages);"),
+    (K + "attention/stream.cuh", "k.ring().init_empty(i, P.warps_m * P.warps_d);", "k.ring().init_empty(i, P.warps_m * P.warps_d * 32);"),
     (K + "attention/scaled_prefill.cuh", "{1, 4 * P.kGroups, 1, P.kTransposeWarps, P.kTransposeWarps, 4 * P.kGroups}", "{1, 128 * P.kGroups, 1, 32 * P.kTransposeWarps, 32 * P.kTransposeWarps, 128 * P.kGroups}"),
     (K + "attention/scaled_prefill.cuh", "if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));", "ptx::mbarrier_arrive(barrier(which, i));"),
     (K + "attention/split_kv_blocks.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),

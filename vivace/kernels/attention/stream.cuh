@@ -23,8 +23,8 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
   using Blocks::a, Blocks::rank, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::height, Blocks::in_run,
       Blocks::my_row;
   using Blocks::kFp8Kv, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch,
-      Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
-  using Blocks::stage, Blocks::received_sums, Blocks::received_states, Blocks::barrier, Blocks::query_fragment,
+      Blocks::kTiles, Blocks::kHoldQ;
+  using Blocks::stage, Blocks::received_sums, Blocks::received_states, Blocks::ring, Blocks::query_fragment,
       Blocks::copy, Blocks::products, Blocks::exchange, Blocks::softmax_block, Blocks::column, Blocks::clear,
       Blocks::add_values, Blocks::join;
   using typename Blocks::Queries, typename Blocks::Sums;
@@ -49,14 +49,14 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
       for (; b < group_past; ++b, ++i) {
         float s[kKeys / 8][4];
         AttentionState block[2];
-        ptx::mbarrier_wait<false>(barrier(kFull, i), i / P.stages & 1);
+        ring().consumer_wait(i);
         float own[kOwn / 8][4];
         products(stage(i), q, own);
         exchange(i, own, s);
         softmax_block(b * kKeys, s, block);
         add_values(stage(i) + kKeys * kPitch, s, block, group, group_sums);
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));
+        if (lane == 0) ring().consumer_release(i % P.stages);
       }
       join(state, sums, group, group_sums);
     }
@@ -232,10 +232,8 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
       {{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d,
         static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < P.stages; ++i) {
-      ptx::mbarrier_init(k.barrier(k.kFull, i), P.kProducers);
-      ptx::mbarrier_init(k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);
-    }
+    for (int i = 0; i < P.stages; ++i)
+      k.ring().init_full(i, P.kProducers), k.ring().init_empty(i, P.warps_m * P.warps_d);
     ptx::mbarrier_fence();
   }
   if constexpr (P.d % 16 != 0)  // columns of keys that pad the last step, never written again

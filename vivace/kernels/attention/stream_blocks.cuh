@@ -2,13 +2,14 @@
 // copied, its scores, probabilities and sums, and how sums join.
 #pragma once
 #include "vivace/kernels/attention/fp8_kv.cuh"
+#include "vivace/kernels/attention/mask.cuh"
 #include "vivace/kernels/attention/rows.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -65,11 +66,10 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   __device__ __forceinline__ AttentionState* received_states(int n) const {
     return reinterpret_cast<AttentionState*>(received_sums(P.split * P.slots)) + n * height;
   }
-  __device__ __forceinline__ uint32_t barrier(int which, int i) const {
-    return ptx::shared_address(memory) +
-           static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
+  using Ring = Pipeline<P.stages>;
+  __device__ __forceinline__ Ring ring() const {
+    return {ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height))};
   }
-  enum { kFull, kEmpty };
   /// Rows beyond the tile's stand for its last one: what comes of them is dropped.
   __device__ __forceinline__ int held(int r) const { return min(r, height - 1); }
 
@@ -144,10 +144,10 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       const int64_t block = a.block(slot, j), position = a.row_in_block(slot, j) * a.position_rows();
       if (block >= 0) k = block * a.k_stride + position * P.d, v = block * a.v_stride + position * P.dv;
     }
-    ptx::mbarrier_wait<false>(barrier(kEmpty, i), (i / P.stages & 1) ^ 1);
+    ring().producer_acquire(i);
     copy_rows<P.d, kPitch>(stage(i) + first_row * kPitch, a.k, k);
     copy_rows<P.dv, kPitchV>(stage(i) + kKeys * kPitch + first_row * kPitchV, a.v, v);
-    ptx::mbarrier_arrive_copied(barrier(kFull, i));
+    ring().producer_commit_copied(i % P.stages);
   }
 
   // --- the consumer warps ---
@@ -228,18 +228,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     for (int i = 0; i < 2; ++i) {
       const float plain = q_descale[i] * a.scale * kLog2e;
       const int from = first[i] - key0, to = end[i] - key0;
-      float m = kMinusInfinity;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s[n][2 * i + e];
-          const int j = n * 8 + lane % 4 * 2 + e;
-          x = j >= from && j < to ? x * plain : kMinusInfinity;
-          m = fmaxf(m, x);
-        }
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      const float m = mask_row(i, 0, lane, from, to, plain, kMinusInfinity, s);
       const float base = softmax_base(m);
       float sum[2] = {};
 #pragma unroll

@@ -10,6 +10,7 @@
 // before all other kernels.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
+#include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -23,6 +24,7 @@
 #include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -41,6 +43,7 @@ struct AttentionSwapABKernel {
   static constexpr int kQuads = kOwn * kEights;     // fours of sums of a thread: 2 rows, 2 columns
   static constexpr int kLaneRows = 2 * kEights;         // rows of a thread: 8 j + 2 (lane % 4) + {0, 1}
   static constexpr int kWarps = 8;
+  using Ring = Pipeline<kStages, 4>;  // a part: a panel of 64 columns, which a consumer waits for alone
 
   const typename Prologue::Args& args;
   const AttentionArgs& a;
@@ -74,24 +77,17 @@ struct AttentionSwapABKernel {
   __device__ __forceinline__ uint32_t barriers() const {
     return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at());
   }
-  __device__ __forceinline__ uint32_t full(int u, int panel) const {
-    return barriers() + static_cast<uint32_t>(u % kStages * 4 + panel) * 8;
-  }
-  __device__ __forceinline__ uint32_t empty(int u) const {
-    return barriers() + static_cast<uint32_t>(kStages * 4 + u % kStages) * 8;
-  }
+  __device__ __forceinline__ Ring ring() const { return {barriers()}; }
   __device__ __forceinline__ uint32_t queries_barrier() const { return barriers() + kStages * 5 * 8; }
   __device__ __forceinline__ uint32_t received_barrier() const { return queries_barrier() + 8; }
   __device__ __forceinline__ void init_barriers() const {
-    for (int i = 0; i < kStages * 4; ++i) ptx::mbarrier_init(full(i / 4, i % 4), 1);
-    for (int i = 0; i < kStages; ++i) ptx::mbarrier_init(empty(i), kWarps);
+    for (int i = 0; i < kStages; ++i) ring().init_full(i, 1);
+    for (int i = 0; i < kStages; ++i) ring().init_empty(i, kWarps);
     ptx::mbarrier_init(queries_barrier(), 1);
     ptx::mbarrier_init(received_barrier(), 1);
     ptx::mbarrier_fence();
   }
-  __device__ __forceinline__ void consumer_wait(int u, int panel) const {
-    ptx::mbarrier_wait<false>(full(u, panel), u / kStages & 1);
-  }
+  __device__ __forceinline__ void consumer_wait(int u, int panel) const { ring().consumer_wait(u, panel); }
   __device__ __forceinline__ static void group_barrier() { ptx::named_barrier<kWarps * 32>(1); }
   /// Floats as ints of the same order.
   __device__ __forceinline__ static int ordered(float x) {
@@ -122,25 +118,22 @@ struct AttentionSwapABKernel {
   }
   template <int kCount>
   __device__ __forceinline__ void tma_load(int u, const TensorMap& map, int box, int page, int position) const {
-    ptx::mbarrier_wait<false>(empty(u), (u / kStages & 1) ^ 1);
+    ring().producer_acquire(u);
     if (lane == 0)
 #pragma unroll
       for (int p = 0; p < (kPanels > kPanelsV ? kPanels : kPanelsV); ++p)
-        ptx::mbarrier_expect(full(u, p), p < kCount ? kKeys * 128 : 0);  // every stage's barriers advance alike
+        ring().producer_expect(u % kStages, p < kCount ? kKeys * 128 : 0, p);  // every stage's barriers advance alike
     __syncwarp();
     if (lane * box >= kKeys) return;
 #pragma unroll
     for (int p = 0; p < kCount; ++p)
-      ptx::tma_box(ptx::shared_address(stage(u) + (p * kKeys + lane * box) * 128), map, full(u, p), p * 64, position,
-                   kv, page);
+      ptx::tma_box(ptx::shared_address(stage(u) + (p * kKeys + lane * box) * 128), map, ring().full(u % kStages, p),
+                   p * 64, position, kv, page);
   }
   /// Keys, then values, of block b of a slot, of which positions below hi are seen; u counts stages.
   __device__ __forceinline__ void tma_load_block(int64_t slot, int b, int hi, int u) const {
-    const int box =
-        a.page_table != nullptr && a.L < P.kBox ? a.L : P.kBox;  // at least 8 positions, so that a warp suffices
-    const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-    const int page =
-        lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while stages are in use
+    const int box = kv_box<P.kBox>(a), j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
+    const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while stages are in use
     tma_load<kPanels>(u, args.tma.k, box, page, position);
     tma_load<kPanelsV>(u + 1, args.tma.v, box, page, position);
   }
@@ -304,15 +297,15 @@ struct AttentionSwapABKernel {
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k)
-        ptx::Wgmma<Q, kRows, true>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32),
-                                         k > 0 || !fresh);
+        ptx::Wgmma<Q, kRows, true>::run(out[i], further(v, k * 2048),
+                                        further(w, k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(sums);
   }
   __device__ __forceinline__ void consumer_release(int u) const {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(empty(u));
+    if (lane == 0) ring().consumer_release(u % kStages);
   }
   /// Sums of this split's keys of positions [lo, hi), of which all rows see [whole_from, whole_to); u counts stages.
   __device__ __forceinline__ void sum_up(int lo, int hi, int whole_from, int whole_to, int past, int u) {
