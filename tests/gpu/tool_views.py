@@ -26,16 +26,15 @@ K = "vivace/kernels/"
 
 # file, text, the same with the turns added
 EVEN = [
-    (K + "gemm/wgmma.cuh", "    if (lane < kPeers) {\n      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);\n      else ptx::mbarrier_arrive(empty + 8 * free);\n    }\n",
-     "    if constexpr (kPeers == 1) ptx::mbarrier_arrive(empty + 8 * free);\n    else if (lane < kPeers) ptx::mbarrier_arrive(empty + 8 * free, to);\n"),
+    (K + "gemm/wgmma.cuh", "    if (lane < kPeers) {\n      if constexpr (kPeers > 1) ring.consumer_release(stage, to);\n      else ring.consumer_release(stage);\n    }\n",
+     "    if constexpr (kPeers == 1) ring.consumer_release(stage);\n    else if (lane < kPeers) ring.consumer_release(stage, to);\n"),
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaPipeline<T, P>::kPeers);", "P.rows / 16 * (WgmmaPipeline<T, P>::kPeers > 1 ? WgmmaPipeline<T, P>::kPeers : 32));"),
-    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_panel_full<P>(full), kPanelWarps);", "ptx::mbarrier_init(wgmma_panel_full<P>(full), 32 * kPanelWarps);"),
+    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_panel_full<P>(ring), kPanelWarps);", "ptx::mbarrier_init(wgmma_panel_full<P>(ring), 32 * kPanelWarps);"),
     (K + "gemm/wgmma.cuh", "  if (warp >= P.rows / 16) {\n", "  if (warp >= P.rows / 16) {\n    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n"),
     (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)", "    if constexpr (kStaged)"),
-    (K + "gemm/mixed_input.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
-    (K + "gemm/mixed_input.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmMixedInput::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmMixedInput::kWarps);"),
-    (K + "gemm/mixed_input.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
-    (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(full));", "ptx::mbarrier_arrive(wgmma_panel_full<P>(full));"),
+    (K + "gemm/mixed_input.cuh", "ring.init(1 + GemmMixedInput::kWarps, P.rows / 16);", "ring.init(1 + 32 * GemmMixedInput::kWarps, P.rows / 16 * 32);"),
+    (K + "gemm/mixed_input.cuh", "      __syncwarp();\n      if (lane == 0) ring.producer_commit(at.stage);\n", "      ring.producer_commit(at.stage);\n"),
+    (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(ring));", "ptx::mbarrier_arrive(wgmma_panel_full<P>(ring));"),
     (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
      "  if constexpr (P.shared_x)\n"
      "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"
@@ -54,7 +53,7 @@ EVEN = [
      "      volatile uint32_t* const words = reinterpret_cast<uint32_t*>(ring);\n"
      "      for (int at = lane; at < P.stages * kSlot / 4; at += 32) words[at] = words[at];\n"
      "    }\n"),
-    (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kStages + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kStages + p), kThreads);"),
+    (K + "gemm/x_ring.cuh", "ring.init_empty(p, P.warps_n);", "ring.init_empty(p, kThreads);"),
     (K + "gemm/x_ring.cuh", "      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);\n", "      ptx::mbarrier_arrive(read);\n"),
     (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
      "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      ptx::copy_wait<P.stages - 2>();"),

@@ -63,10 +63,4 @@ __device__ __forceinline__ void write_pairs(const AttentionEpilogue<Q, Out>& epi
   }
 }
 
-/// A descriptor of the tensor core's `bytes` further on; addresses stay below 2^18, so that nothing carries out of the
-/// lower word.
-__device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
-  return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
-}
-
 }  // namespace vivace::kernels

@@ -146,8 +146,8 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      ptx::Wgmma<Q, kKeys>::run(flat, further(from, step / 4 * P.rows() * 128 + step % 4 * 32),
-                                further(to, step / 4 * kKeys * 128 + step % 4 * 32), step > 0);
+      ptx::Wgmma<Q, kKeys>::run(flat, ptx::wgmma_further(from, step / 4 * P.rows() * 128 + step % 4 * 32),
+                                ptx::wgmma_further(to, step / 4 * kKeys * 128 + step % 4 * 32), step > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_values(const Q* v, const uint32_t (&p)[kKeys / 16][4]) {
@@ -155,7 +155,7 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
-      ptx::WgmmaRows<Q, kDimV>::run(flat, p[step], further(from, step * 2048));
+      ptx::WgmmaRows<Q, kDimV>::run(flat, p[step], ptx::wgmma_further(from, step * 2048));
     ptx::wgmma_commit();
   }
 

@@ -5,6 +5,7 @@
 // keys, KV blocks that TMA does not map.
 #pragma once
 #include "vivace/kernels/attention/tile.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
 

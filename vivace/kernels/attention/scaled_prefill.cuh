@@ -207,7 +207,7 @@ struct ScaledAttentionPrefillKernel {
     float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      ptx::Wgmma<e4m3, kKeys>::run(flat, further(q, step * 32), further(k, step * 32), step > 0);
+      ptx::Wgmma<e4m3, kKeys>::run(flat, ptx::wgmma_further(q, step * 32), ptx::wgmma_further(k, step * 32), step > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_values(int i, const uint32_t (&p)[kKeys / 32][4]) {
@@ -215,7 +215,7 @@ struct ScaledAttentionPrefillKernel {
     float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
 #pragma unroll
     for (int step = 0; step < kKeys / 32; ++step)
-      ptx::WgmmaHeld<e4m3, P.kDim>::run(flat, p[step], further(v, step * 32));
+      ptx::WgmmaHeld<e4m3, P.kDim>::run(flat, p[step], ptx::wgmma_further(v, step * 32));
     ptx::wgmma_commit();
   }
 

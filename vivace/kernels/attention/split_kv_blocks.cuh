@@ -10,7 +10,6 @@
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
-#include "vivace/kernels/ptx/wgmma_rows.cuh"
 
 namespace vivace::kernels {
 

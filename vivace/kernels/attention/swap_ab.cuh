@@ -175,10 +175,6 @@ struct AttentionSwapABKernel {
     ptx::tensor_fence();
     group_barrier();
   }
-  /// A descriptor `bytes` further on; addresses stay below 2^18, so that nothing carries out of the lower word.
-  __device__ __forceinline__ static uint64_t further(uint64_t descriptor, uint32_t bytes) {
-    return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
-  }
   /// This warpgroup's half of a block's keys times the queries: keys 16 warp + lane / 4 (+ 8).
   __device__ __forceinline__ void products(int u, float (&s)[kRows / 2]) const {
     const uint32_t k0 = ptx::shared_address(stage(u)) + static_cast<uint32_t>(warp / 4) * 64 * 128,
@@ -187,8 +183,8 @@ struct AttentionSwapABKernel {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step % 4 == 0) consumer_wait(u, step / 4), ptx::wgmma_fence();
-      ptx::Wgmma<Q, kRows>::run(s, further(k, step / 4 * kKeys * 128 + step % 4 * 32),
-                                further(q, step / 4 * kRows * 128 + step % 4 * 32), step > 0);
+      ptx::Wgmma<Q, kRows>::run(s, ptx::wgmma_further(k, step / 4 * kKeys * 128 + step % 4 * 32),
+                                ptx::wgmma_further(q, step / 4 * kRows * 128 + step % 4 * 32), step > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(s);
@@ -297,8 +293,8 @@ struct AttentionSwapABKernel {
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k)
-        ptx::Wgmma<Q, kRows, true>::run(out[i], further(v, k * 2048),
-                                        further(w, k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
+        ptx::Wgmma<Q, kRows, true>::run(out[i], ptx::wgmma_further(v, k * 2048),
+                                        ptx::wgmma_further(w, k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(sums);

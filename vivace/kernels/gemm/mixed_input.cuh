@@ -34,12 +34,12 @@ struct DequantWarp {
   const GemmWgmmaArgs& args;
   const GemmArgs& a;
   Coord coord;
-  uint8_t* raw;        // the warp's
-  uint32_t barriers;   // the warp's, one a copy
+  uint8_t* raw;                   // the warp's [Q.raw][kRows][kPitch bytes]
+  Pipeline<Q.raw> raw_ring;       // the warp's, which releases a stage to itself: no empty barriers
   int lane, warp, group, stride;  // warp: of the group
   int octet_row;       // of eight: rows whose stores go out together lie in different words of the swizzle
   int copies;          // of a tile's K
-  int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is dequantized
+  ConsumerState<Q.raw> into, from;  // the next copy's; that of the one that is dequantized
   int next_tile, next_copy;  // what is copied next
   int side_row[kOctets];  // of w_block_scale and w_block_zero: the lane's rows of this tile, in the order of W
   // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one
@@ -61,12 +61,12 @@ struct DequantWarp {
         copies((a.K + GemmMixedInput::kElements - 1) / GemmMixedInput::kElements) {
     const int own = group * GemmMixedInput::kWarps + warp;
     raw = smem + Q.raw_at(P) + own * Q.ring_bytes(P, W);
-    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmMixedInput::kWarps * kGroups * Q.ring_bytes(P, W) +
-               own * 8 * Q.raw;
+    raw_ring = {ptx::shared_address(smem) + Q.raw_at(P) + GemmMixedInput::kWarps * kGroups * Q.ring_bytes(P, W) +
+                own * 8 * Q.raw};
     from_tile(blockIdx.x);
     if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < Q.raw; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
+      for (int i = 0; i < Q.raw; ++i) raw_ring.init_full(i, 1);
       ptx::mbarrier_fence();
     }
     __syncwarp();
@@ -78,13 +78,13 @@ struct DequantWarp {
     int t0, n0;
     coord.tile(next_tile, &t0, &n0);
     if (lane == 0) {  // what lies beyond the matrix comes as zeros, and counts
-      ptx::mbarrier_expect(barriers + 8 * into, kSlot);
-      const uint32_t to = ptx::shared_address(raw + into * kSlot);
+      raw_ring.producer_expect(into.stage, kSlot);
+      const uint32_t to = ptx::shared_address(raw + into.stage * kSlot), full = raw_ring.full(into.stage);
       const int word = next_copy * (Q.bytes(W) / 4), row = n0 + kRows * warp;
-      if constexpr (kPaired) ptx::tma_load_blocks(to, args.w_map, barriers + 8 * into, word, row / 16);
-      else ptx::tma_load(to, args.w_map, barriers + 8 * into, word, row);
+      if constexpr (kPaired) ptx::tma_load_blocks(to, args.w_map, full, word, row / 16);
+      else ptx::tma_load(to, args.w_map, full, word, row);
     }
-    if (++into == Q.raw) into = 0;
+    into.advance();
     next_copy += kGroups;
     wrap();
   }
@@ -94,10 +94,12 @@ struct DequantWarp {
     while (next_copy >= copies) next_copy -= copies, next_tile += stride;
   }
   /// Until the oldest copy is there; and done with it.
-  __device__ __forceinline__ void copied() const { ptx::mbarrier_wait<false>(barriers + 8 * from, parity); }
-  __device__ __forceinline__ void used() {
+  __device__ __forceinline__ void wait_copy() const {
+    raw_ring.consumer_wait(from);
+  }
+  __device__ __forceinline__ void release_copy() {
     __syncwarp();  // all lanes have read it
-    if (++from == Q.raw) from = 0, parity ^= 1;
+    from.advance();
   }
 
   /// An entry of a's scales as it lies in memory, and as f32: what is asked for early must not be looked at early.
@@ -149,7 +151,7 @@ struct DequantWarp {
   }
   /// Row 8 o + octet_row, the lane's share of 64 elements, as pairs of bf16.
   __device__ __forceinline__ void upcast_rows(int o, int step, uint32_t (&w)[kOctets][2][1][4]) const {
-    const Row row(raw + from * kSlot + (8 * o + octet_row) * kPitch);
+    const Row row(raw + from.stage * kSlot + (8 * o + octet_row) * kPitch);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       const int j = step % kSteps * 2 + g;
@@ -208,21 +210,18 @@ struct DequantWarp {
       }
     }
   }
-  __device__ __forceinline__ void run(uint32_t base, unsigned char* ring, uint32_t full, uint32_t empty) {
+  __device__ __forceinline__ void run(uint32_t base, unsigned char* stages, const WgmmaRing<P>& ring) {
     static_assert(kGroups <= 2 && P.stages >= Q.least_stages(P));
     const bool loads = warp == 0 && lane == 0;
     const uint64_t policy = W == DType::e2m1 && P.rows == 128
                                 ? ptx::evict_normal()
                                 : ptx::evict_last();  // of x, which all blocks read; NVFP4 loses 1 to 5 % by the last
-    int ahead = min(Q.raw, (copies - group + kGroups - 1) / kGroups), slot = 0, parity_of_slot = 1, turn = 0,
-        i = blockIdx.x, t0, n0;  // turn: the group whose copy it is
-    const auto take = [&] { ptx::mbarrier_wait<false>(empty + 8 * slot, parity_of_slot); };
-    const auto advance = [&] {
-      if (++slot == P.stages) slot = 0, parity_of_slot ^= 1;
-    };
-    const auto give = [&] {
+    ProducerState<P.stages> at;
+    int ahead = min(Q.raw, (copies - group + kGroups - 1) / kGroups), turn = 0, i = blockIdx.x, t0,
+        n0;  // turn: the group whose copy it is
+    const auto commit = [&] {
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
+      if (lane == 0) ring.producer_commit(at.stage);
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     coord.tile(i, &t0, &n0);
@@ -231,12 +230,12 @@ struct DequantWarp {
     ptx::dependency_wait();
     bool next = !coord.narrow(valid_rows(a.rows, a.T), stride, &i);
     if (next) {  // no token has the first tile: what the consumer warps wait for is empty
-      for (int k = coord.ahead(); k > 0; --k, advance()) {
+      for (int k = coord.ahead(); k > 0; --k, at.advance()) {
         if (group != 0) continue;
-        if (loads) ptx::mbarrier_arrive(full + 8 * slot);
-        give();
+        if (loads) ring.producer_commit(at.stage);
+        commit();
       }
-      for (; ahead > 0; --ahead) copied(), used();
+      for (; ahead > 0; --ahead) wait_copy(), release_copy();
       from_tile(i);
     } else {
       next_tile += i - static_cast<int>(blockIdx.x);
@@ -244,36 +243,37 @@ struct DequantWarp {
     for (; ahead < Q.raw; ++ahead) copy_next();
     for (; i < coord.tiles(); i += stride, next = true) {
       if (next) coord.tile(i, &t0, &n0), begin(n0, turn);
-      for (int k = 0; k < coord.steps; ++k, advance()) {
+      for (int k = 0; k < coord.steps; ++k, at.advance()) {
         const bool ends = k % kSteps == kSteps - 1 || k == coord.steps - 1;  // a copy
         if (kGroups == 1 || turn == group) {
-          take();
+          ring.producer_acquire(at);
           if (loads) {
-            ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-            ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Coord::kStep,
-                          t0, policy);
+            ring.producer_expect(at.stage, P.tokens * 128);
+            ptx::tma_load(base + at.stage * P.stage_bytes() + P.rows * 128, args.x_map, ring.full(at.stage),
+                          k * Coord::kStep, t0, policy);
           }
-          if (k % kSteps == 0) copied();
+          if (k % kSteps == 0) wait_copy();
           Side coming = side;
           if (const int then = ends ? k + 1 + (kGroups - 1) * kSteps : k + 1; then < coord.steps)
             prefetch_scales(then, coming);
-          upcast(k, ring + slot * P.stage_bytes());
+          upcast(k, stages + at.stage * P.stage_bytes());
           side = coming;
-          if (ends) used(), copy_next();
-          asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
-          give();
+          if (ends) release_copy(), copy_next();
+          ptx::tensor_fence();  // ordinary stores, for the tensor core
+          commit();
         }
         if (kGroups > 1 && ends) turn ^= 1;
       }
-      if constexpr (P.has(kEpilogueResidual)) {  // a slot a warpgroup, as in wgmma_load()
-        for (int g = 0; g < P.groups(); ++g, advance()) {
+      if constexpr (P.has(kEpilogueResidual)) {  // a stage a warpgroup, as in wgmma_load()
+        for (int g = 0; g < P.groups(); ++g, at.advance()) {
           if (group != 0) continue;
-          take();
+          ring.producer_acquire(at);
           if (loads) {
-            ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-            ptx::tma_load(base + slot * P.stage_bytes(), args.residual_map, full + 8 * slot, n0 + g * 64, t0, policy);
+            ring.producer_expect(at.stage, P.tokens * 128);
+            ptx::tma_load(base + at.stage * P.stage_bytes(), args.residual_map, ring.full(at.stage), n0 + g * 64, t0,
+                          policy);
           }
-          give();
+          commit();
         }
       }
     }
@@ -285,15 +285,12 @@ template <DType W, class Out, GemmWgmma P, GemmMixedInput Q>
 __global__ void __launch_bounds__(Q.threads(P), 1) gemm_mixed_input(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(),
-                 empty = full + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem);
+  const WgmmaRing<P> ring{base + P.stages * P.stage_bytes()};
   if (threadIdx.x == 0) {
     ptx::tma_prefetch(args.x_map);
     ptx::tma_prefetch(args.w_map);
-    for (int s = 0; s < P.stages; ++s) {
-      ptx::mbarrier_init(full + 8 * s, 1 + GemmMixedInput::kWarps);
-      ptx::mbarrier_init(empty + 8 * s, P.rows / 16);
-    }
+    ring.init(1 + GemmMixedInput::kWarps, P.rows / 16);
     ptx::mbarrier_fence();
   }
   __syncthreads();
@@ -302,11 +299,11 @@ __global__ void __launch_bounds__(Q.threads(P), 1) gemm_mixed_input(const __grid
   using Warp = DequantWarp<W, Out, P, Q>;
   if (warp >= P.rows / 16) {
     if constexpr (P.wide()) ptx::registers_down<Warp::kRegisters>();
-    Warp(args, coord, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
+    Warp(args, coord, gemm_wgmma_smem).run(base, gemm_wgmma_smem, ring);
   } else {
     if constexpr (P.wide()) ptx::registers_up<Warp::kUp>();
-    WgmmaPipeline<bf16, P> ring(coord, base, full, empty);
-    wgmma_consume<bf16, Out, P>(args.g, coord, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
+    WgmmaPipeline<bf16, P> pipeline(coord, base, ring);
+    wgmma_consume<bf16, Out, P>(args.g, coord, pipeline, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
   }
 #endif
 }

@@ -190,14 +190,14 @@ template <class T, class X, class W, class Out, GemmWgmma P, NormPanel N>
 __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const __grid_constant__ NormGemmArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ float scratch[2 * N.teams() * (N.threads / 32)];
-  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaTileCoord<T, P>& coord, uint32_t full) {
+  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaTileCoord<T, P>& coord, const WgmmaRing<P>& ring) {
     PanelProducer<T, X, W, P, N> maker(args.norm, coord, gemm_wgmma_smem);
     ptx::touch_parameters(args.norm);
     ptx::dependency_wait();
     maker.run(scratch);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
+    ptx::tensor_fence();  // ordinary stores, for the tensor core
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(full));
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(ring));
   });
 #endif
 }

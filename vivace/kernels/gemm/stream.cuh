@@ -9,6 +9,7 @@
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/fragment.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -24,7 +25,7 @@ struct StreamTile {
   static constexpr int kXGroups = 2 * P.token_tiles;   // of x: (tile, piece)
 
   const GemmArgs& a;
-  uint4 *w_ring, *x_ring;
+  uint4 *w_ring, *x_ring;  // [P.stages][warp][kWGroups][32 lanes], [P.stages][warp, or share of K][kXGroups][32]
   int lane, wn, wk, tile, rank;
   int M = 0;
   const T *w_row[2 * P.row_tiles], *x_row;
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(P.threads()) gemm_stream(const __grid_constant
   // Warps of one wk have the same count, so they meet at its barrier equally often.
   for (int i = 0, slot = 0, free = P.stages - 1; i < count; ++i) {
     ptx::copy_wait<P.stages - 2>();
-    if constexpr (P.shared_x) asm volatile("bar.sync %0, %1;" ::"r"(s.wk + 1), "n"(32 * P.warps_n) : "memory");
+    if constexpr (P.shared_x) ptx::named_barrier<32 * P.warps_n>(s.wk + 1);
     if (i + P.stages - 1 < count) {
       s.load_w(first + i + P.stages - 1, free);
       s.load_x(first + i + P.stages - 1, free);

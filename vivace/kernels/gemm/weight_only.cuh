@@ -17,6 +17,7 @@
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -64,15 +65,16 @@ struct WeightOnlyTile {
   const GemmArgs& a;
   const TensorMap& map;
   int map_row;       // where the matrix starts in it
-  uint8_t* ring;     // the warp's
+  uint8_t* ring;     // the warp's [P.stages]: W [kRows][kPitch bytes], scales and zero points [kRows][kSidePitch]
   Panel panel;
   float *sums, *both_sums;  // [part][token][row of the slice]; two of them where P.persistent()
   int64_t pitch;     // bytes between rows of W
-  uint32_t barriers;  // the warp's, one a stage
+  Pipeline<P.stages> w_ring;  // the warp's, of its ring, whose stages it releases to itself: no empty barriers
   int lane, wn, wk, rank;
   int first, count;  // steps of K of this rank
   bool scales_straight, zeros_straight;  // of the arrays beside W
-  int turn = 0, n0 = 0, slot = 0, parity = 0;  // slot, parity: of the step that is multiplied
+  int turn = 0, n0 = 0;
+  ConsumerState<P.stages> ring_at;                    // of the step that is multiplied
   int first_tile, next_tile, next_step, stride, end;  // of the step that is copied next
   bool whole = false;  // the panel holds all of this rank's x
 
@@ -110,10 +112,10 @@ struct WeightOnlyTile {
     next_step = wk;
     if (wk >= count) next_tile = end;
     if constexpr (kTma) {
-      barriers = ptx::shared_address(smem) + warp * P.stages * 8;
+      w_ring = {ptx::shared_address(smem) + warp * P.stages * 8};
       if (lane == 0) {
 #pragma unroll
-        for (int s = 0; s < P.stages; ++s) ptx::mbarrier_init(barriers + 8 * s, 1);
+        for (int s = 0; s < P.stages; ++s) w_ring.init_full(s, 1);
         ptx::mbarrier_fence();
       }
       __syncwarp();
@@ -140,8 +142,8 @@ struct WeightOnlyTile {
     const int rows = a.N - row0;
     if constexpr (kTma) {  // one box: what lies beyond the matrix comes as zeros, and counts
       if (lane == 0) {
-        ptx::mbarrier_expect(barriers + 8 * into, kRows * kPitch);
-        ptx::tma_load(ptx::shared_address(slot), map, barriers + 8 * into, static_cast<int>(begin / 4), map_row + row0);
+        w_ring.producer_expect(into, kRows * kPitch);
+        ptx::tma_load(ptx::shared_address(slot), map, w_ring.full(into), static_cast<int>(begin / 4), map_row + row0);
       }
     } else if (P.aligned && begin + kBytes <= end) {
       // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
@@ -223,14 +225,14 @@ struct WeightOnlyTile {
   template <int kAt>
   __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes,
                                                      int bytes, bool is_straight) const {
-    const uint8_t* p = ring + slot * kSlot + kRows * kPitch + row * kSidePitch + kAt;
+    const uint8_t* p = ring + ring_at.stage * kSlot + kRows * kPitch + row * kSidePitch + kAt;
     if (kStep / P.group * bytes % 16 == 0 && is_straight) return p;
     return p + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
   }
   /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
     const int row = tile * 16 + half * 8 + lane / 4;
-    const uint8_t* p = ring + slot * kSlot + row * kPitch;
+    const uint8_t* p = ring + ring_at.stage * kSlot + row * kPitch;
     if constexpr (!P.aligned)
       p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
     return p;
@@ -462,7 +464,7 @@ struct WeightOnlyTile {
     if constexpr (kWaits) ptx::copy_wait<0>();
     if constexpr (kTma) {
       for (int s = 0, i = wk; s < P.stages && tile < end && wk < count; ++s) {
-        ptx::mbarrier_wait<false>(barriers + 8 * s, 0);
+        w_ring.consumer_wait({s, 0});
         if ((i += P.warps_k) >= count) i = wk, tile += stride;
       }
     }
@@ -513,12 +515,12 @@ struct WeightOnlyTile {
   /// Step i of this warp; `at` as in multiply().
   __device__ __forceinline__ void step(int i, int at, float (&acc)[P.row_tiles][P.token_tiles][4]) {
     if constexpr (kWaits) ptx::copy_wait<P.stages - 1>();
-    if constexpr (kTma) ptx::mbarrier_wait<false>(barriers + 8 * slot, parity);
+    if constexpr (kTma) w_ring.consumer_wait(ring_at);
     __syncwarp();  // every lane's copies are there
     multiply(i, at, static_cast<int>((a.K - int64_t{first + i} * kStep + 31) / 32), acc);
     __syncwarp();  // every lane has left the place
-    load_next(slot);
-    if (++slot == P.stages) slot = 0, parity ^= 1;
+    load_next(ring_at.stage);
+    ring_at.advance();
   }
   /// Sums to the block of the cluster that finishes their rows: [part][token][row of the slice].
   __device__ __forceinline__ void send(const float (&acc)[P.row_tiles][P.token_tiles][4], int tokens) const {

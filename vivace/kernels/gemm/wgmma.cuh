@@ -17,45 +17,44 @@ namespace vivace::kernels {
 
 extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
 
-/// The barrier at which the warps that make x's panel arrive.
+/// The barrier at which the warps that make x's panel arrive: behind those of the ring and of the merged sums.
 template <GemmWgmma P>
-__device__ __forceinline__ uint32_t wgmma_panel_full(uint32_t full) { return full + 16 * P.stages + 8; }
+__device__ __forceinline__ uint32_t wgmma_panel_full(const WgmmaRing<P>& ring) {
+  return ring.barriers + 16 * P.stages + 8;
+}
 
 /// A consumer warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
 template <class T, GemmWgmma P>
 struct WgmmaPipeline {
   static constexpr int kPeers =
       P.multicast_x + P.multicast_w - 1;  // blocks that this one's stages come from, itself among them
-  uint32_t base, full, empty;
-  uint32_t w_address, x_address;  // of the ring's first stage, as the tensor core counts
+  uint32_t base;                          // of the stages: [P.rows of W, then P.tokens of x][128 bytes of K], swizzled
+  WgmmaRing<P> ring;
+  uint32_t w_address, x_address;  // of the first stage, as the tensor core counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
-  int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
-  int last = -1;                       // the slot whose products may still be on their way
+  ConsumerState<P.stages> at;
+  int step = 0;   // of the tile's K, where x has a panel
+  int last = -1;  // the stage whose products may still be on their way
 
-  __device__ __forceinline__ WgmmaPipeline(const WgmmaTileCoord<T, P>& coord, uint32_t base_, uint32_t full_,
-                                           uint32_t empty_)
-      : base(base_),
-        full(full_),
-        empty(empty_),
-        lane(threadIdx.x % 32),
-        group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
+  __device__ __forceinline__ WgmmaPipeline(const WgmmaTileCoord<T, P>& coord, uint32_t base_, const WgmmaRing<P>& ring_)
+      : base(base_), ring(ring_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
     w_address = ptx::wgmma_address(base + group * 64 * 128),
     x_address = ptx::wgmma_address(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
     to = coord.peer(lane);
   }
-  __device__ __forceinline__ void release(int free) const {
+  __device__ __forceinline__ void release(int stage) const {
     if (lane < kPeers) {
-      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);
-      else ptx::mbarrier_arrive(empty + 8 * free);
+      if constexpr (kPeers > 1) ring.consumer_release(stage, to);
+      else ring.consumer_release(stage);
     }
   }
   __device__ __forceinline__ void advance() {
-    if (++slot == P.stages) slot = 0, parity ^= 1;
+    at.advance();
     if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = w_address + slot * (P.stage_bytes() / 16),
-                   x = x_address + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
+    const uint32_t w = w_address + at.stage * (P.stage_bytes() / 16),
+                   x = x_address + (P.panel > 0 ? step * (P.panel_rows * 8) : at.stage * (P.stage_bytes() / 16));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -63,14 +62,15 @@ struct WgmmaPipeline {
                                                 ptx::wgmma_tile(x, k * 32), add || k > 0);
     ptx::wgmma_commit();
   }
+  /// Until the stage has come; where it lies.
   __device__ __forceinline__ uint32_t wait() const {
-    ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-    return base + slot * P.stage_bytes();
+    ring.consumer_wait(at);
+    return base + at.stage * P.stage_bytes();
   }
   /// All of a tile's K that this block has.
   __device__ __forceinline__ void multiply_tile(const WgmmaTileCoord<T, P>& coord, float (&acc)[P.tokens / 2]) {
     static_assert(P.splits_per_block == 1 || (P.splits_per_block == 2 && P.split % 2 == 0));
-    if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_panel_full<P>(full), 0);
+    if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_panel_full<P>(ring), 0);
     clear(acc);
     if constexpr (P.splits_per_block == 1) {
       multiply(coord.steps, acc);
@@ -112,56 +112,56 @@ struct WgmmaPipeline {
                                             : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
-      int even_slot = slot, odd_slot = slot;
-      const auto begin = [&](float(&part)[P.tokens / 2], int& at) {
-        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+      int even_stage = at.stage, odd_stage = at.stage;
+      const auto begin = [&](float(&part)[P.tokens / 2], int& stage) {
+        ring.consumer_wait(at);
         multiply_stage(part, false);
-        at = slot;
+        stage = at.stage;
         advance();
       };
-      const auto add = [&](const float(&part)[P.tokens / 2], int at) {
-        release(at);
+      const auto add = [&](const float(&part)[P.tokens / 2], int stage) {
+        release(stage);
 #pragma unroll
         for (int j = 0; j < P.tokens / 2; ++j) acc[j] += part[j];
       };
       if (steps == 0) return;
-      begin(even, even_slot);
+      begin(even, even_stage);
       int k = 0;
       for (; k + 2 < steps; k += 2) {
-        begin(odd, odd_slot);
+        begin(odd, odd_stage);
         ptx::wgmma_wait<1>(even);
-        add(even, even_slot);
-        begin(even, even_slot);
+        add(even, even_stage);
+        begin(even, even_stage);
         ptx::wgmma_wait<1>(odd);
-        add(odd, odd_slot);
+        add(odd, odd_stage);
       }
       if (k + 1 < steps) {
-        begin(odd, odd_slot);
+        begin(odd, odd_stage);
         ptx::wgmma_wait<1>(even);
-        add(even, even_slot);
+        add(even, even_stage);
         ptx::wgmma_wait<0>(odd);
-        add(odd, odd_slot);
+        add(odd, odd_stage);
       } else {
         ptx::wgmma_wait<0>(even);
-        add(even, even_slot);
+        add(even, even_stage);
       }
     } else if constexpr (P.promote) {
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+        ring.consumer_wait(at);
         float part[P.tokens / 2];
         multiply_stage(part, false);
         ptx::wgmma_wait<0>(part);
-        release(slot);
+        release(at.stage);
 #pragma unroll
         for (int j = 0; j < P.tokens / 2; ++j) acc[j] += part[j];
       }
     } else {
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+        ring.consumer_wait(at);
         multiply_stage(acc, true);
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
+        ptx::wgmma_wait<1>();  // the stage before this one has been read
         if (last >= 0) release(last);
-        last = slot;
+        last = at.stage;
       }
     }
   }
@@ -171,7 +171,7 @@ struct WgmmaPipeline {
 /// args: what has the parts of the epilogue that P asks for beside `a`.
 template <class T, class Out, GemmWgmma P, class Args>
 __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaTileCoord<T, P> coord,
-                                              WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
+                                              WgmmaPipeline<T, P>& pipeline, unsigned char* sums, uint32_t merged) {
   constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1,
                  kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(),
                  kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext);
@@ -190,7 +190,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
   coord.tile(i, &t0, &n0);
   asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
-  const auto rows_of_warp = [&] { return n0 + ring.group * 64 + tid / 32 % 4 * 16; };
+  const auto rows_of_warp = [&] { return n0 + pipeline.group * 64 + tid / 32 % 4 * 16; };
   const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
     if constexpr (kParts) {
       const int at = (tid + p * 2 * P.rows) / 32;
@@ -238,12 +238,12 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   bool normed = !P.has(kEpilogueTokenNorms);
   bool next = counted && !coord.narrow(M, stride, &i);
   if (next) {
-    for (int k = coord.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
+    for (int k = coord.ahead(); k > 0; --k, pipeline.advance()) pipeline.wait(), pipeline.release(pipeline.at.stage);
     if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
   }
   for (; i < coord.tiles(); i += stride, next = true) {
     if (next) coord.tile(i, &t0, &n0), aim();
-    const int rows0 = n0 + ring.group * 64;  // of this warpgroup
+    const int rows0 = n0 + pipeline.group * 64;  // of this warpgroup
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
     if constexpr (kGated) {
 #pragma unroll
@@ -261,7 +261,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       }
     }
     float acc[P.tokens / 2];
-    ring.multiply_tile(coord, acc);
+    pipeline.multiply_tile(coord, acc);
     if constexpr (kFast) out.ready();
     if constexpr (P.has(kEpilogueTokenNorms)) {
       if (!normed) await_token_norms<P>();
@@ -335,8 +335,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
             epilogue, turn, P.transpose_stride(), tid, t0, n0 + coord.part * P.slice(), M, vector);
       }
     } else if constexpr (!kFast) {
-      wgmma_epilogue<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.transpose_bytes()), acc, t0,
-                             rows0, M, vector);
+      wgmma_epilogue<Out, P>(epilogue, reinterpret_cast<float*>(sums + pipeline.group * 2 * P.transpose_bytes()), acc,
+                             t0, rows0, M, vector);
     } else if constexpr (kGated) {
       both[0].finish(out, t0, rows_of_warp(), M, [&](int h, int i, int e) { return acc[4 * i + 2 * h + e]; });
     } else if constexpr (kDirect) {
@@ -355,19 +355,21 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         if constexpr (kNext) then[0].leave(args.next, then + p, {n < a.N ? M - t : 0}, word);
       }
     } else if constexpr (P.staged > 0) {
-      WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);
+      WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).leave(out, pipeline, acc, t0, rows0, M, before);
       before ^= 1;
     } else {
       uint32_t residual = 0;
       if constexpr (P.has(kEpilogueResidual)) {
-        for (int g = 0; g < ring.group; ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
-        residual = ring.wait();
+        for (int g = 0; g < pipeline.group; ++g, pipeline.advance())
+          pipeline.wait(), pipeline.release(pipeline.at.stage);
+        residual = pipeline.wait();
       }
-      out.run(sums + ring.group * 2 * P.transpose_bytes(), residual, acc, out.first(t0, rows0), t0, rows0, M);
+      out.run(sums + pipeline.group * 2 * P.transpose_bytes(), residual, acc, out.first(t0, rows0), t0, rows0, M);
       if constexpr (P.has(kEpilogueResidual)) {
         __syncwarp();
-        ring.release(ring.slot), ring.advance();
-        for (int g = ring.group + 1; g < P.groups(); ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
+        pipeline.release(pipeline.at.stage), pipeline.advance();
+        for (int g = pipeline.group + 1; g < P.groups(); ++g, pipeline.advance())
+          pipeline.wait(), pipeline.release(pipeline.at.stage);
       }
     }
   }
@@ -375,11 +377,11 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
 
 template <class T, class Out, GemmWgmma P>
 __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaTileCoord<T, P>& coord,
-                                              WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  wgmma_consume<T, Out, P>(a, a, coord, ring, sums, merged);
+                                              WgmmaPipeline<T, P>& pipeline, unsigned char* sums, uint32_t merged) {
+  wgmma_consume<T, Out, P>(a, a, coord, pipeline, sums, merged);
 }
 
-/// A block's work. kPanelWarps: warps behind the loading one that call make(place, full) and arrive at
+/// A block's work. kPanelWarps: warps behind the loading one that call make(coord, ring) and arrive at
 /// wgmma_panel_full() once each.
 template <class T, class Out, GemmWgmma P, int kPanelWarps, class Args, class Make>
 __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
@@ -389,22 +391,17 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(),
-                 full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages,
-                 merged = empty + 8 * P.stages;
+                 barriers = base + P.stages * P.stage_bytes() + P.staged_bytes(), merged = barriers + 16 * P.stages;
+  const WgmmaRing<P> ring{barriers};
   unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
       if constexpr (P.panel == 0) ptx::tma_prefetch(args.x_map);
     }
-    for (int s = 0; s < P.stages; ++s) {
-      ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(
-          empty + 8 * s,
-          P.rows / 16 * WgmmaPipeline<T, P>::kPeers);  // the consumer warps of every block that is sent to
-    }
+    ring.init(1, P.rows / 16 * WgmmaPipeline<T, P>::kPeers);  // the consumer warps of every block that is sent to
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
-    if constexpr (kPanelWarps > 0) ptx::mbarrier_init(wgmma_panel_full<P>(full), kPanelWarps);
+    if constexpr (kPanelWarps > 0) ptx::mbarrier_init(wgmma_panel_full<P>(ring), kPanelWarps);
     if constexpr (P.staged > 0) {
       ptx::tma_prefetch(args.out_map);
       WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).init();
@@ -422,10 +419,10 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     if constexpr (P.wide()) ptx::registers_down<P.groups() == 3 ? 56 : 40>();
     if (warp == P.rows / 16) {
       if constexpr (P.aligned) {
-        if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, coord, base, full, empty);
+        if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, coord, base, ring);
         __syncwarp();
       } else {
-        wgmma_fill<T, P>(a, coord, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
+        wgmma_fill<T, P>(a, coord, reinterpret_cast<uint4*>(gemm_wgmma_smem), ring);
       }
     } else if constexpr (P.has(kEpilogueTokenNorms)) {
       ptx::touch_parameters(args.squares);
@@ -433,16 +430,16 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
       make_token_norms<P>(args.squares, a, tid - P.threads());
       token_norms_made<P>();
     } else if constexpr (kPanelWarps > 0) {
-      make(coord, full);
+      make(coord, ring);
     } else if constexpr (P.staged > 0) {
-      if (warp == P.rows / 16 + 1) WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).run(args, coord, empty);
+      if (warp == P.rows / 16 + 1) WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).run(args, coord, ring);
     }
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
     if constexpr (kStaged) ptx::cluster_arrive<C>();
   } else {
     if constexpr (P.wide()) ptx::registers_up<P.groups() == 3 ? 152 : 232>();
-    WgmmaPipeline<T, P> ring(coord, base, full, empty);
-    wgmma_consume<T, Out, P>(a, args, coord, ring, sums, merged);
+    WgmmaPipeline<T, P> pipeline(coord, base, ring);
+    wgmma_consume<T, Out, P>(a, args, coord, pipeline, sums, merged);
   }
   // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its producer thread
   // waits for.
@@ -453,7 +450,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, uint32_t) {});
+  wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, const WgmmaRing<P>&) {});
 #endif
 }
 

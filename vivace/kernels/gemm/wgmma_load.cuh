@@ -4,11 +4,15 @@
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
+
+/// The ring of a block: a stage is a step of K of its rows of W and of its tokens of x.
+template <GemmWgmma P>
+using WgmmaRing = Pipeline<P.stages>;
 
 /// Where a block works: its tiles, its part of K, its place in the cluster.
 template <class T, GemmWgmma P>
@@ -79,8 +83,8 @@ __device__ constexpr bool wgmma_borrows() {
 
 /// The producer thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P> coord, uint32_t base, uint32_t full,
-                                           uint32_t empty) {
+__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P> coord, uint32_t base,
+                                           const WgmmaRing<P>& ring) {
   constexpr int kWRows = P.rows / P.multicast_w, kXRows = P.tokens / P.multicast_x,
                 kShared = P.multicast_x * P.multicast_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
@@ -91,8 +95,8 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   constexpr bool kBlocks =
       P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
   static_assert(!P.by_column || (sizeof(T) == 2 && P.aligned && !kBlocks));
-  const auto load_w = [&](int slot, int step, int n0) {
-    const uint32_t to = base + slot * P.stage_bytes() + coord.of_w * kWRows * 128;
+  const auto load_w = [&](int stage, int step, int n0) {
+    const uint32_t to = base + stage * P.stage_bytes() + coord.of_w * kWRows * 128;
     const int k = (coord.first_step + step) * coord.kStep, n = n0 + coord.of_w * kWRows;
     int mask = 0;
 #pragma unroll
@@ -102,32 +106,32 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
       constexpr int kDeep = WgmmaTileCoord<T, P>::kStep / P.multicast_w;
 #pragma unroll
       for (int g = 0; g < P.groups(); ++g) {
-        const uint32_t part = base + slot * P.stage_bytes() + (g * 64 + coord.of_w * kDeep) * 128;
+        const uint32_t part = base + stage * P.stage_bytes() + (g * 64 + coord.of_w * kDeep) * 128;
         if constexpr (P.multicast_w > 1)
-          ptx::tma_load_multicast(part, args.w_map, full + 8 * slot, n0 + g * 64, k + coord.of_w * kDeep, policy_w,
+          ptx::tma_load_multicast(part, args.w_map, ring.full(stage), n0 + g * 64, k + coord.of_w * kDeep, policy_w,
                                   blocks);
-        else ptx::tma_load(part, args.w_map, full + 8 * slot, n0 + g * 64, k, policy_w);
+        else ptx::tma_load(part, args.w_map, ring.full(stage), n0 + g * 64, k, policy_w);
       }
     } else if constexpr (P.multicast_w > 1) {
       if constexpr (kBlocks)
-        ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
-      else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
+        ptx::tma_load_blocks_multicast(to, args.w_map, ring.full(stage), k, n / 16, policy_w, blocks);
+      else ptx::tma_load_multicast(to, args.w_map, ring.full(stage), k, n, policy_w, blocks);
     } else if constexpr (kBlocks) {
-      ptx::tma_load_blocks(to, args.w_map, full + 8 * slot, k, n / 16, policy_w);
+      ptx::tma_load_blocks(to, args.w_map, ring.full(stage), k, n / 16, policy_w);
     } else {
-      ptx::tma_load(to, args.w_map, full + 8 * slot, k, n, policy_w);
+      ptx::tma_load(to, args.w_map, ring.full(stage), k, n, policy_w);
     }
   };
-  const auto load_x = [&](int slot, int step, int t0) {
+  const auto load_x = [&](int stage, int step, int t0) {
     if constexpr (P.panel == 0) {
-      const uint32_t to = base + slot * P.stage_bytes() + (P.rows + coord.of_x * kXRows) * 128;
+      const uint32_t to = base + stage * P.stage_bytes() + (P.rows + coord.of_x * kXRows) * 128;
       const int k = (coord.first_step + step) * coord.kStep, t = t0 + coord.of_x * kXRows;
       if constexpr (P.multicast_x > 1)
         ptx::tma_load_multicast(
-            to, args.x_map, full + 8 * slot, k, t, policy_x,
+            to, args.x_map, ring.full(stage), k, t, policy_x,
             static_cast<uint16_t>(((1 << P.multicast_x) - 1) << (same_part + coord.of_w * P.multicast_x)));
       else
-        ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
+        ptx::tma_load(to, args.x_map, ring.full(stage), k, t, policy_x);
     }
   };
 
@@ -141,75 +145,74 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = coord.ahead();
   coord.tile(i, &t0, &n0);
   for (int k = 0; k < ahead; ++k) {
-    ptx::mbarrier_expect(full + 8 * k, P.stage_bytes());
+    ring.producer_expect(k, P.stage_bytes());
     load_w(k, k, n0);
   }
   ptx::touch_parameters(args);
   ptx::dependency_wait();
-  int slot = 0, parity = 1;  // the first turn finds every slot free
-  const auto advance = [&] {
-    if (++slot == P.stages) slot = 0, parity ^= 1;
-  };
+  ProducerState<P.stages> at;
+  const auto advance = [&] { at.advance(); };  // named here: ptxas gives e4m3 kernels other code without
   bool next = args.g.rows != nullptr && !coord.narrow(valid_rows(args.g.rows, args.g.T), stride, &i);
   if (next)
-    for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
+    for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(at.stage, k, t0);
   for (; i < coord.tiles(); i += stride, next = true) {
     if (next) coord.tile(i, &t0, &n0);
     int k = 0;
-    for (; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
+    for (; ahead > 0; ++k, --ahead, advance()) load_x(at.stage, k, t0);
     for (; k < coord.steps; ++k, advance()) {
-      ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
-      ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
-      load_w(slot, k, n0);
-      load_x(slot, k, t0);
+      ring.producer_acquire(at);
+      ring.producer_expect(at.stage, P.stage_bytes());
+      load_w(at.stage, k, n0);
+      load_x(at.stage, k, t0);
     }
     if constexpr (P.direct()) continue;
     constexpr bool kResidual = P.has(kEpilogueResidual);
-    if constexpr (wgmma_borrows<Out, P>()) {  // a slot for the first half's outputs, with its residual; then one with
+    if constexpr (wgmma_borrows<Out, P>()) {  // a stage for the first half's outputs, with its residual; then one with
                                               // the second's
       for (int half = 0; half < (kResidual ? 2 : 1); ++half) {
         const int first = half * (P.tokens - P.second()), count = half == 0 ? P.tokens - P.second() : P.second();
-        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        ring.producer_acquire(at);
         if constexpr (kResidual) {
-          ptx::mbarrier_expect(full + 8 * slot, P.groups() * count * 128);
+          ring.producer_expect(at.stage, P.groups() * count * 128);
           for (int g = 0; g < P.groups(); ++g)
-            load_residual(base + slot * P.stage_bytes() + g * count * 128, full + 8 * slot, n0 + g * 64, t0 + first,
-                          count);
+            load_residual(base + at.stage * P.stage_bytes() + g * count * 128, ring.full(at.stage), n0 + g * 64,
+                          t0 + first, count);
         } else {
-          ptx::mbarrier_arrive(full + 8 * slot);
+          ring.producer_commit(at.stage);
         }
         advance();
       }
-    } else if constexpr (kResidual) {  // a slot a warpgroup, read when the sums are done
+    } else if constexpr (kResidual) {  // a stage a warpgroup, read when the sums are done
       for (int g = 0; g < P.groups(); ++g) {
-        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
-        ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-        load_residual(base + slot * P.stage_bytes(), full + 8 * slot, n0 + g * 64, t0, P.tokens);
+        ring.producer_acquire(at);
+        ring.producer_expect(at.stage, P.tokens * 128);
+        load_residual(base + at.stage * P.stage_bytes(), ring.full(at.stage), n0 + g * 64, t0, P.tokens);
         advance();
       }
     }
   }
-  // Every slot is free again: all arrivals of the cluster's other blocks are in. One on its way to a block that has
+  // Every stage is free again: all arrivals of the cluster's other blocks are in. One on its way to a block that has
   // ended is a launch failure, and a relaxed barrier of the cluster at the end would not wait for it.
   if constexpr (kShared > 1)
-    for (int i = 0; i < P.stages; ++i, advance()) ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+    for (int i = 0; i < P.stages; ++i, advance()) ring.producer_acquire(at);
 }
 
 /// The producer warp where rows are not aligned for TMA: element by element, the same stages.
 template <class T, GemmWgmma P>
-__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, P> coord, uint4* ring, uint32_t full,
-                                           uint32_t empty) {
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, P> coord, uint4* stages,
+                                           const WgmmaRing<P>& ring) {
   static_assert(P.aligned || P.multicast_x * P.multicast_w == 1);
   constexpr int kElems = 16 / sizeof(T);
   ptx::dependency_wait();
   const int M = valid_rows(a.rows, a.T), lane = threadIdx.x % 32;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
-  int slot = 0, parity = 1, i = static_cast<int>(blockIdx.x) / P.cluster();
+  ProducerState<P.stages> ring_at;
+  int i = static_cast<int>(blockIdx.x) / P.cluster();
   for (coord.narrow(M, stride, &i); i < coord.tiles(); i += stride) {
     int t0, n0;
     coord.tile(i, &t0, &n0);
     for (int step = 0; step < coord.steps; ++step) {
-      ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+      ring.producer_acquire(ring_at);
       for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {
         const int row = j / 8, word = j % 8;
         const bool is_w = row < P.rows;
@@ -217,13 +220,13 @@ __device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, 
                       k = int64_t{coord.first_step + step} * coord.kStep + word * kElems;
         const T* from =
             is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
-        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K,
+        fetch16<T, false>(stages + ring_at.stage * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K,
                           at < (is_w ? a.N : M));
       }
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
+      ptx::tensor_fence();  // ordinary stores, for the tensor core
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
-      if (++slot == P.stages) slot = 0, parity ^= 1;
+      if (lane == 0) ring.producer_commit(ring_at.stage);
+      ring_at.advance();
     }
   }
 }

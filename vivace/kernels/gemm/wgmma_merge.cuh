@@ -110,7 +110,7 @@ struct WgmmaMerge {
         store<kVec>(to + q * 32 * kVec, v);
       }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for TMA
+    ptx::tensor_fence();        // ordinary stores, for TMA
     if constexpr (P.apart()) {  // each warp its two units, to one block or to two
       __syncwarp();
       constexpr int kTogether = kUnits > 1 ? 2 : 1;

@@ -20,14 +20,10 @@ struct WgmmaTmaStore {
   static_assert(!kResidual || (kRow == 128 && !P.has(kEpilogueGated)));
 
   unsigned char* smem;  // the ring's
-  uint32_t barriers;    // [0], [1]: a half is written, by the consumer warps; [2]: both have been read
+  Pipeline<1, 2> halves;  // of a tile: the consumer warps write them, one lane of the storing warp has read both
 
-  __device__ __forceinline__ WgmmaTmaStore(unsigned char* smem_, uint32_t merged)
-      : smem(smem_), barriers(merged + 16) {}
-  __device__ __forceinline__ void init() const {
-    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(barriers + 8 * i, P.rows / 16);
-    ptx::mbarrier_init(barriers + 16, 1);
-  }
+  __device__ __forceinline__ WgmmaTmaStore(unsigned char* smem_, uint32_t merged) : smem(smem_), halves{merged + 16} {}
+  __device__ __forceinline__ void init() const { halves.init(P.rows / 16, 1); }
 
   /// Offset of a warpgroup's half in `smem`; `slot`: the borrowed one.
   __device__ __forceinline__ static int offset_of(int half, int group, int slot) {
@@ -42,34 +38,36 @@ struct WgmmaTmaStore {
   }
 
   /// By a consumer warpgroup. turn: parity of the tile before this one, 1 for the first. n0: the warpgroup's first row.
-  template <class Ring>
-  __device__ __forceinline__ void leave(const Finish& out, Ring& ring, const float (&acc)[P.tokens / 2], int t0, int n0,
-                                        int M, int turn) const {
+  template <class Consumer>
+  __device__ __forceinline__ void leave(const Finish& out, Consumer& pipeline, const float (&acc)[P.tokens / 2], int t0,
+                                        int n0, int M, int turn) const {
     uint32_t residual = 0;
     if constexpr (kBorrows) {
-      residual = ring.wait() + ring.group * kFirst * 128;
+      residual = pipeline.wait() + pipeline.group * kFirst * 128;
     } else if constexpr (kResidual) {
-      for (int g = 0; g < ring.group; ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
-      residual = ring.wait();
+      for (int g = 0; g < pipeline.group; ++g, pipeline.advance()) pipeline.wait(), pipeline.release(pipeline.at.stage);
+      residual = pipeline.wait();
     }
-    ptx::mbarrier_wait<false>(barriers + 16, turn);
-    half<0, kFirst>(out, offset_of(0, ring.group, ring.slot), residual, acc, t0, n0, M);
+    halves.producer_acquire({turn, 0});
+    half<0, kFirst>(out, offset_of(0, pipeline.group, pipeline.at.stage), residual, acc, t0, n0, M);
     if constexpr (kBorrows) {
-      ring.advance();
-      if constexpr (kResidual) residual = ring.wait() + ring.group * kSecond * 128;
+      pipeline.advance();
+      if constexpr (kResidual) residual = pipeline.wait() + pipeline.group * kSecond * 128;
     } else {
       residual += kFirst * 128;
     }
-    half<1, kSecond>(out, offset_of(1, ring.group, 0), residual, acc, t0, n0, M);
+    half<1, kSecond>(out, offset_of(1, pipeline.group, 0), residual, acc, t0, n0, M);
     if constexpr (kResidual) {
-      ring.release(ring.slot), ring.advance();
+      pipeline.release(pipeline.at.stage), pipeline.advance();
       if constexpr (!kBorrows)
-        for (int g = ring.group + 1; g < P.groups(); ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
+        for (int g = pipeline.group + 1; g < P.groups(); ++g, pipeline.advance())
+          pipeline.wait(), pipeline.release(pipeline.at.stage);
     }
   }
 
   /// By a warp, all lanes.
-  __device__ __forceinline__ void run(const GemmWgmmaArgs& args, WgmmaTileCoord<T, P> coord, uint32_t empty) const {
+  __device__ __forceinline__ void run(const GemmWgmmaArgs& args, WgmmaTileCoord<T, P> coord,
+                                      const WgmmaRing<P>& ring) const {
     const GemmArgs& a = args.g;
     const int lane = threadIdx.x % 32, stride = static_cast<int>(gridDim.x) / P.cluster();
     ptx::dependency_wait();
@@ -83,7 +81,7 @@ struct WgmmaTmaStore {
       const bool stores = t0 < M && whole(a, t0, M);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        ptx::mbarrier_wait<false>(barriers + 8 * h, parity);
+        halves.consumer_wait({0, parity}, h);
         if (lane == 0) {
           if (stores)
             for (int g = 0; g < P.groups(); ++g) store(args.out_map, h, g, slot, t0, n0 + g * 64);
@@ -95,11 +93,11 @@ struct WgmmaTmaStore {
         if (lane == 0) ptx::bulk_wait_read<1>();
         __syncwarp();
         if (lane < kPeers) {
-          if constexpr (kPeers > 1) ptx::mbarrier_arrive_many(empty + 8 * slot, coord.peer(lane), P.rows / 16);
-          else ptx::mbarrier_arrive_many(empty + 8 * slot, P.rows / 16);
+          if constexpr (kPeers > 1) ptx::mbarrier_arrive_many(ring.empty(slot), coord.peer(lane), P.rows / 16);
+          else ptx::mbarrier_arrive_many(ring.empty(slot), P.rows / 16);
         }
       }
-      if (lane == 0) ptx::bulk_wait_read<0>(), ptx::mbarrier_arrive(barriers + 16);
+      if (lane == 0) ptx::bulk_wait_read<0>(), halves.consumer_release(0);
       __syncwarp();
       slot = (slot + kSlots) % P.stages;
     }
@@ -111,13 +109,13 @@ struct WgmmaTmaStore {
                                        int t0, int n0, int M) const {
     constexpr int kFrom = kHalf * kFirst;
     out.template write<kFrom, kCount>(smem + at, residual, acc, t0, M);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for TMA
+    ptx::tensor_fence();  // ordinary stores, for TMA
     if (!whole(out.a, t0, M)) {
       ptx::named_barrier<128>(1 + threadIdx.x / 128);
       out.template copy<kFrom, kCount>(smem + at, out.first(t0, n0), t0, n0, M);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers + 8 * kHalf);
+    if (threadIdx.x % 32 == 0) halves.producer_commit(0, kHalf);
   }
   __device__ __forceinline__ void store(const TensorMap& map, int h, int group, int slot, int t0, int n0) const {
     const uint32_t from = ptx::shared_address(smem) + offset_of(h, group, slot);

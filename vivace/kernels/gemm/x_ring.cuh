@@ -3,9 +3,8 @@
 #pragma once
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
-#include "vivace/kernels/ptx/wgmma_rows.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -22,11 +21,11 @@ struct XRing {
 
   const TensorMap* map;
   uint8_t* memory;     // [share][stage][token] rows of kPitch bytes, then [share][stage][group][token] sums of groups
-  uint32_t full;       // the share's barriers: kStages of what has come, kStages of what has been read
+  Pipeline<kStages> ring;  // the share's
   int rows, stride;    // tokens of a stage, and the bytes from one to the next
   int wn, wk;
   int t0 = 0, first = 0, runs = 0;  // rows of x from t0 on; the share's first step; stages that it takes in a tile
-  int stage = 0, parity = 0;        // of what is taken next
+  ConsumerState<kStages> ring_at;   // of what is taken next
   int next = 0, left = 0;           // of what is asked for next: its number in a tile; how many there are
   bool whole = false, seen = false,
        ready = false;  // the ring holds all of the share; a tile has begun; all is prepared
@@ -34,17 +33,14 @@ struct XRing {
   __device__ __forceinline__ XRing(const TensorMap* x_map, uint8_t* memory_, uint32_t barriers, int T, int wn_, int wk_)
       : map(x_map),
         memory(memory_),
-        full(barriers + wk_ * 16 * kStages),
+        ring{barriers + wk_ * 16 * kStages},
         rows(even_tokens(T, kTokens)),
         stride(P.x_stage_bytes(kTypeOf<X>, W, rows)),
         wn(wn_),
         wk(wk_) {
     if (wn == 0 && threadIdx.x % 32 == 0) {
 #pragma unroll
-      for (int p = 0; p < kStages; ++p) {
-        ptx::mbarrier_init(full + 8 * p, 1);
-        ptx::mbarrier_init(full + 8 * (kStages + p), P.warps_n);
-      }
+      for (int p = 0; p < kStages; ++p) ring.init_full(p, 1), ring.init_empty(p, P.warps_n);
       ptx::mbarrier_fence();
     }
   }
@@ -63,15 +59,15 @@ struct XRing {
     }
   }
   __device__ __forceinline__ void begin_tile() {
-    if (whole) ready = seen, seen = true, stage = parity = 0;
+    if (whole) ready = seen, seen = true, ring_at = {};
   }
   /// Waits for what begin() asked for.
   __device__ __forceinline__ void drain() const {
-    for (int p = 0; p < min(runs, kStages); ++p) ptx::mbarrier_wait<false>(full + 8 * p, 0);
+    for (int p = 0; p < min(runs, kStages); ++p) ring.consumer_wait({p, 0});
   }
   /// Waits for the next stage.
   __device__ __forceinline__ void take() {
-    ptx::mbarrier_wait<false>(full + 8 * stage, parity);
+    ring.consumer_wait(ring_at);
     if constexpr (kPairs || kMin) {
       if (ready) return;
       prepare();
@@ -83,14 +79,14 @@ struct XRing {
     if (!whole) {
       if constexpr (kPairs) ptx::tensor_fence();  // prepare() has written what TMA writes next
       __syncwarp();
-      const uint32_t read = full + 8 * (kStages + stage);
+      const uint32_t read = ring.empty(ring_at.stage);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);
       if (wn == 0 && left > 0) {
-        ptx::mbarrier_wait<false>(read, parity);
-        tma_load_stage(stage);
+        ptx::mbarrier_wait<false>(read, ring_at.phase);
+        tma_load_stage(ring_at.stage);
       }
     }
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    ring_at.advance();
   }
 
   /// The lane's operands of token tile m, group at + j of the stage.
@@ -105,9 +101,12 @@ struct XRing {
   }
 
  private:
-  __device__ __forceinline__ uint8_t* here() const { return memory + (wk * kStages + stage) * stride; }
+  __device__ __forceinline__ uint8_t* here() const {
+    return memory + (wk * kStages + ring_at.stage) * stride;
+  }
   __device__ __forceinline__ float* sums() const {
-    return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare + stage * (kRun * kTokens);
+    return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare +
+           ring_at.stage * (kRun * kTokens);
   }
 
   __device__ __forceinline__ void tma_load_stage(int into) {
@@ -115,8 +114,8 @@ struct XRing {
     --left;
     if (threadIdx.x % 32 == 0) {
       const int column = ((first + next / kRuns * P.warps_k) * kRuns + next % kRuns) * (kRun * 32);
-      ptx::mbarrier_expect(full + 8 * into, rows * kPitch);
-      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, full + 8 * into, column / 4,
+      ring.producer_expect(into, rows * kPitch);
+      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, ring.full(into), column / 4,
                     t0);
     }
     if (++next == runs) next = 0;

@@ -8,10 +8,10 @@
 #include "vivace/kernels/moe/group_tile.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -23,14 +23,14 @@ struct alignas(16) GroupStage {
 /// The producer warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
 /// Boxes reach over the ends of groups and experts: what they bring of others is not used.
 template <class T, GroupedWgmma P>
-__device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty,
-                                             GroupStage* stages) {
+__device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base,
+                                             const Pipeline<P.stages>& ring, GroupStage* stages) {
   constexpr int kStep = 128 / sizeof(T);
   const int half = args.g.N / 2, steps = (args.g.K + kStep - 1) / kStep,
             tiles_n = ((P.gated ? half : args.g.N) + P.columns() - 1) / P.columns();
   const uint64_t policy_x = ptx::evict_last();
   GroupCursor<P.tokens> cursor(args.g);
-  int slot = 0, parity = 1;  // the first turn finds every slot free
+  ProducerState<P.stages> at;
   for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
     const GroupTile tile = cursor.seek(i / tiles_n);
     if (threadIdx.x % 32 == 0) {
@@ -38,21 +38,21 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
       const int n0 = i % tiles_n * P.columns(), boxes = one ? 1 : (tile.count + P.box() - 1) / P.box();
       const uint64_t policy_w = tile.count < P.tokens ? ptx::evict_first() : ptx::evict_normal();
       for (int k = 0; k < (tile.group < 0 ? 1 : steps); ++k) {
-        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
-        stages[slot] = {tile.first, tile.count, n0, 0};
+        ring.producer_acquire(at);
+        stages[at.stage] = {tile.first, tile.count, n0, 0};
         if (tile.group < 0) {
-          ptx::mbarrier_arrive(full + 8 * slot);
+          ring.producer_commit(at.stage);
           break;
         }
-        ptx::mbarrier_expect(full + 8 * slot, (P.rows + boxes * P.box()) * 128);
-        const uint32_t to = base + slot * P.stage_bytes();
+        ring.producer_expect(at.stage, (P.rows + boxes * P.box()) * 128);
+        const uint32_t to = base + at.stage * P.stage_bytes(), full = ring.full(at.stage);
         for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
-          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep,
+          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full, k * kStep,
                         tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
-          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep,
+          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full, k * kStep,
                         one ? 0 : tile.first + b * P.box(), policy_x);
-        if (++slot == P.stages) slot = 0, parity ^= 1;
+        at.advance();
       }
     }
     __syncwarp();
@@ -64,20 +64,21 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
 template <class T, class Out, GroupedWgmma P>
 struct GroupedProducts {
   const GroupedGemmArgs& a;
-  uint32_t base, full, empty;
+  uint32_t base;  // of the stages: [P.rows of W, then P.tokens of x][128 bytes of K], swizzled
+  Pipeline<P.stages> ring;
   const GroupStage* stages;
   float* turns;
-  int slot = 0, parity = 0;
+  ConsumerState<P.stages> at;
 
-  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_,
-                                             uint32_t empty_, const GroupStage* stages_, float* turns_)
-      : a(args), base(base_), full(full_), empty(empty_), stages(stages_), turns(turns_) {}
+  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_,
+                                             const Pipeline<P.stages>& ring_, const GroupStage* stages_, float* turns_)
+      : a(args), base(base_), ring(ring_), stages(stages_), turns(turns_) {}
 
   /// All tiles of the block.
   __device__ __forceinline__ void run() {
     for (;;) {
-      ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-      const GroupStage tile = stages[slot];
+      ring.consumer_wait(at);
+      const GroupStage tile = stages[at.stage];
       if (tile.count == 0) break;
       if (a.x_stride == 0) multiply<P.box()>(tile);
       else within<P.box()>(tile);
@@ -102,21 +103,21 @@ struct GroupedProducts {
     for (int j = 0; j < kWidth / 2; ++j) acc[j] = 0.0f;
     int last = -1;
     for (int k = 0; k < steps; ++k) {
-      ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-      const uint32_t stage = base + slot * P.stage_bytes(), w = stage + threadIdx.x / 128 * (64 * 128),
+      ring.consumer_wait(at);
+      const uint32_t stage = base + at.stage * P.stage_bytes(), w = stage + threadIdx.x / 128 * (64 * 128),
                      x = stage + P.rows * 128;
       ptx::wgmma_fence();
 #pragma unroll
       for (int q = 0; q < 4; ++q)
         ptx::Wgmma<T, kWidth>::run(acc, ptx::wgmma_tile(w + q * 32), ptx::wgmma_tile(x + q * 32), true);
       ptx::wgmma_commit();
-      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
-      if (last >= 0 && threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty + 8 * last);
-      last = slot;
-      if (++slot == P.stages) slot = 0, parity ^= 1;
+      ptx::wgmma_wait<1>();  // the stage before this one has been read
+      if (last >= 0 && threadIdx.x % 32 == 0) ring.consumer_release(last);
+      last = at.stage;
+      at.advance();
     }
     ptx::wgmma_wait<0>(acc);
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty + 8 * last);
+    if (threadIdx.x % 32 == 0) ring.consumer_release(last);
     finish<kWidth>(acc, tile);
   }
 
@@ -185,8 +186,8 @@ template <class T, class Out, GroupedWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_constant__ GroupedWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char grouped_wgmma_smem[];
-  const uint32_t base = ptx::shared_address(grouped_wgmma_smem), full = base + P.stages * P.stage_bytes(),
-                 empty = full + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(grouped_wgmma_smem);
+  const Pipeline<P.stages> ring{base + P.stages * P.stage_bytes()};
   float* const turns = reinterpret_cast<float*>(grouped_wgmma_smem + P.stages * (P.stage_bytes() + 16));
   GroupStage* const stages =
       reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.transpose_bytes());
@@ -194,10 +195,7 @@ __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_con
   if (threadIdx.x == 32 * P.warps()) {
     ptx::tma_prefetch(args.w_map);
     ptx::tma_prefetch(args.x_map);
-    for (int s = 0; s < P.stages; ++s) {
-      ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, P.warps());  // the consumer warps
-    }
+    ring.init(1, P.warps());  // the consumer warps
     ptx::mbarrier_fence();
   }
   __syncthreads();
@@ -205,10 +203,10 @@ __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_con
   ptx::launch_dependents();
   if (warp >= P.warps()) {
     if constexpr (P.wide()) ptx::registers_down<56>();
-    if (warp == P.warps()) grouped_load<T, P>(args, base, full, empty, stages);
+    if (warp == P.warps()) grouped_load<T, P>(args, base, ring, stages);
   } else {
     if constexpr (P.wide()) ptx::registers_up<224>();
-    GroupedProducts<T, Out, P>(args.g, base, full, empty, stages, turns).run();
+    GroupedProducts<T, Out, P>(args.g, base, ring, stages, turns).run();
   }
 #endif
 }

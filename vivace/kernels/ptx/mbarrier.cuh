@@ -10,6 +10,11 @@ __device__ __forceinline__ void mbarrier_init(uint32_t at, int arrivals) {
 }
 /// Makes initialised barriers visible to the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Shared memory that ordinary stores and cp.async have written, for the tensor core and TMA: by each writing thread,
+/// before it arrives.
+__device__ __forceinline__ void tensor_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /// Arrives and announces bytes that TMA will count down.
 __device__ __forceinline__ void mbarrier_expect(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");

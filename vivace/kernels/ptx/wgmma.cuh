@@ -12,7 +12,13 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
   return kSwizzle128 | kGroupBytes | kLeading | ((address & 0x3ffffu) >> 4);
 }
 
-/// The same from its lower half, which counts 16 bytes; `bytes` further.
+/// A descriptor of a tile or of wgmma_rows() `bytes` further on; addresses stay below 2^18, so that nothing carries out
+/// of the lower word.
+__device__ __forceinline__ uint64_t wgmma_further(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
+}
+
+/// wgmma_tile() from its lower half, which counts 16 bytes; `bytes` further.
 __device__ __forceinline__ uint32_t wgmma_address(uint32_t address) { return (address & 0x3ffffu) >> 4 | 1u << 16; }
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t place, int bytes) {
   uint64_t tile;
@@ -29,6 +35,12 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/// The same where it is about what the groups have read; nobody looks at their accumulators yet.
+template <int kLeft>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
 /// d (64 x N, + where `add`) = A (64 rows) times B (N rows) transposed, over 32 bytes of K. Warp w of the

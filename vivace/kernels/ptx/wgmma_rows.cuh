@@ -12,10 +12,6 @@ __device__ __forceinline__ uint64_t wgmma_rows(uint32_t address, uint32_t panel)
   return kSwizzle128 | kGroupBytes | uint64_t{(panel & 0x3ffffu) >> 4} << 16 | ((address & 0x3ffffu) >> 4);
 }
 
-/// Shared memory that ordinary stores and cp.async have written, for the tensor core: by each writing
-/// thread, before the barrier.
-__device__ __forceinline__ void tensor_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 /// d (64 x N) += A (64 x 16, registers as in mma16816 for each warp's 16 rows) times B (16 x N, wgmma_rows()).
 template <class T, int N>
 struct WgmmaRows;
