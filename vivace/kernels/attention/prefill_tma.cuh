@@ -8,9 +8,9 @@
 // Chosen when: Hopper, more than 64 queries of a sequence, 16-bit keys and values of its widths that TMA maps, no
 // terms and no soft cap; also variants of users that edit neither query nor key.
 #pragma once
+#include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/online_softmax.cuh"
-#include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
