@@ -63,6 +63,15 @@ TEST(Table, AliasesFixAttributesThatTheirOpHas) {
   }
 }
 
+TEST(Table, SaysWhichChipsHaveAKernel) {
+  EXPECT_TRUE(norm.has_kernel(Arch::sm80));
+  EXPECT_TRUE(norm.has_kernel(Arch::sm90a));
+  EXPECT_TRUE(rms_gemm.has_kernel(Arch::sm90a));
+  EXPECT_FALSE(rms_gemm.has_kernel(Arch::sm80)) << "its two parts run there";
+  EXPECT_FALSE(rms_gemm.has_kernel(Arch::cpu));
+  EXPECT_FALSE(moe_mlp.has_kernel(Arch::sm90a)) << "it is its parts everywhere";
+}
+
 class RecorderTest : public ::testing::Test {
  protected:
   cpu::Pool pool_{2};

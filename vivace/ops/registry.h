@@ -38,6 +38,9 @@ struct OpRow {
   Status (*inspect)(const Call& call, const Contents& contents) = nullptr;
   /// Issues the ops that define this one on the recorder.
   Status (*decompose)(const Call& call, Recorder& recorder) = nullptr;
+
+  /// Whether a chip has a kernel of this op's own; a composite without one runs as its parts.
+  bool has_kernel(Arch arch) const { return instances != nullptr && !instances(arch).empty(); }
 };
 
 /// A semantic name: a primitive with some attributes fixed.

@@ -543,7 +543,7 @@ class Step {
 
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
   const bool plain = plan.entry == ActQuant::plain && info(plan.hidden).bytes == 2;
-  if (!chip(arch).wgmma || !plain ||
+  if (!plain || !ops::rms_gemm.has_kernel(arch) || !ops::gemm_rms_rows.has_kernel(arch) ||
       (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0)
     return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
