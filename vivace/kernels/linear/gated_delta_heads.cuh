@@ -1,5 +1,6 @@
 // gated_delta_heads on CUDA: formula in vivace/ops/gated_delta_heads.h. The blocks that share a head's columns are a
-// cluster: each sends the others the sums of squares of its columns. Hopper on.
+// cluster: each sends the others the sums of squares of its columns.
+// Chosen when: Hopper on, few tokens of 16 bits, D above 64 and up to 128, Dv 128, a norm's weight, a gate an element.
 #pragma once
 #include "vivace/kernels/gate/gate_heads.cuh"
 #include "vivace/kernels/linear/gated_delta.cuh"
