@@ -178,6 +178,8 @@ FAULTS = [
     ("gated_delta: the state enters as one bf16", K + "linear/gated_delta_chunks.cuh", "ptx::load_matrix4_transposed(ptx::shared_address(low + at), l);", "l[0] = l[1] = l[2] = l[3] = 0;", table("gated_delta")),
     ("sequences begin with what another left", K + "linear/sequences.h", "row(n) < 0 || (fresh != nullptr && fresh[n] != 0)", "row(n) < 0", table("gated_delta")),
     ("gated_delta: correction is made of a", K + "linear/gated_delta.cuh", "betas[u] = delta_beta<In>(a.gates, t, hv)", "betas[u] = delta_decay<In>(a.gates, t, hv)", table("gated_delta")),
+    ("gated_delta_heads: the mean is over the block's own columns", K + "linear/gated_delta_heads.cuh", "static_cast<float>(a.D) + a.eps", "static_cast<float>(P.columns) + a.eps", table("gated_delta_heads")),
+    ("gated_delta_heads: a gate is the token's before", K + "linear/gated_delta_heads.cuh", "(t0 + u) * a.gate_stride", "max(t0 + u - 1, 0) * a.gate_stride", table("gated_delta_heads")),
     ("delta_gates: the bias is forgotten", K + "linear/delta_gates.cuh", "load_as_float(in.bias, in.bias_dtype, h)", "0.0f", table("delta_gates")),
     ("gate_heads: the mean is over the lanes", K + "gate/gate_heads.cuh", "static_cast<float>(a.D) + a.eps", "32.0f + a.eps", table("gate_heads")),
     ("gate_heads: one gate a head is that of each element", K + "gate/gate_heads.cuh", "one ? of_all : g[i]", "one ? to_float(gate[i]) : g[i]", table("gate_heads")),
