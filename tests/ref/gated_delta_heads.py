@@ -38,8 +38,8 @@ def bound(port, value, dtype, inputs):
     return gate_heads.bound("out", value, dtype, Inputs(own, Case(case.dims, case.dtypes, kept))) + 1.01 * slope * e
 
 
-def ports(t, weight="f32", gates=True, **more):
-    made = {"a": t, "b": t, "rate": "f32", "bias": t} if gates else {}
+def ports(t, weight="f32", gates=True, rate="f32", bias=None, **more):
+    made = {"a": t, "b": t, "rate": rate, "bias": bias or t} if gates else {}
     return gated_delta.ports(t, gate=t, **made, **({"weight": weight} if weight else {}), **more)
 
 
@@ -55,9 +55,9 @@ CASES = [
          values={"offsets": np.arange(10), "slot": np.array([3, 0, -1, 1, 2, 4, 5, 6, 7])}, distributions=("normal",), note="a sequence a token"),
     Case(shape(21, 2, 2, 128, 128, S=3, N=2), ports("bf16", offsets="i32", slot="i32", fresh="i32"), ATTRS, ranges=gated_delta.RATE,
          values={"offsets": np.array([0, 19, 21]), "slot": np.array([2, 0]), "fresh": np.array([0, 1])}, distributions=("normal",), note="more tokens than come together"),
-    Case(shape(4, 1, 2, 128, 128), ports("bf16"), ATTRS | {"frozen": True}, ranges=gated_delta.RATE, distributions=("normal",)),
-    Case(shape(3, 1, 2, 24, 40, G=1), ports("f32", None), {"normalize": True}, ranges=gated_delta.RATE, distributions=("normal",), note="one gate a head, no norm"),
-    Case(shape(5, 1, 2, 64, 128), ports("bf16", "f16", False, decay="f32", beta="f32"), ATTRS | {"act": "sigmoid", "eps": 1e-5}, ranges=gated_delta.GATES, distributions=("normal",)),
+    Case(shape(4, 1, 2, 128, 128), ports("bf16", rate="bf16", bias="f32"), ATTRS | {"frozen": True, "scale": 0.5}, ranges=gated_delta.RATE, distributions=("normal",)),
+    Case(shape(3, 1, 2, 24, 40, G=1), ports("f32", None, rate="f16", bias="f16"), {"normalize": True}, ranges=gated_delta.RATE, distributions=("normal",), note="one gate a head, no norm"),
+    Case(shape(5, 1, 2, 64, 128), ports("bf16", "f16", False, decay="f32", beta="f32"), {"act": "sigmoid", "eps": 1e-5}, ranges=gated_delta.GATES, distributions=("normal",)),
     Case(shape(150, 1, 2, 128, 128), ports("bf16"), ATTRS, ranges=gated_delta.RATE, distributions=("normal",), note="a prompt"),
     Case(shape(0, 2, 2, 128, 128), ports("bf16"), ATTRS),
 ]
