@@ -62,8 +62,8 @@ def observed(core, ids):
 
 
 @pytest.mark.parametrize("name", HUB)
-def test_every_value_between_ops_matches_transformers(name):
-    """Whatever entered or left a part of a layer there must come up here, in the same order."""
+def test_every_value_between_ops_matches_transformers(name, most={}):  # noqa: B006 - read only
+    """Whatever entered or left a part of a layer there must come up here, in the same order; `most`: errors that a value may have, where larger than the host's."""
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     ids = want["prompt_ids"].tolist()
     values = observed(open_core(FIXTURES / "tiny" / name, max_batch=len(ids)), ids)
@@ -75,7 +75,7 @@ def test_every_value_between_ops_matches_transformers(name):
             if values[i].shape == want[key].shape:
                 error = np.abs(values[i] - want[key]).max()
                 best = min(best, error)
-                if error < TOLERANCE * max(1, np.abs(want[key]).max() / 32):
+                if error < max(TOLERANCE * max(1, np.abs(want[key]).max() / 32), most.get(key, 0)):
                     break
         else:
             pytest.fail(f"{key}: the closest of {len(values) - at} values after the last match is {best} away")

@@ -95,6 +95,36 @@ def f32_tolerance(name, ids):
     return max(TOLERANCE, 3 * float(np.sqrt(np.mean(np.square(far)))))
 
 
+class Seen(Decoder):
+    """What entered and left each product."""
+
+    def product(self, x, *args, **more):
+        y = super().product(x, *args, **more)
+        self.seen += [np.asarray(v)[test_model.ROWS] for v in (x, y)]
+        return y
+
+    def values(self, ids):
+        self.seen = []
+        self.logits(ids)
+        return self.seen
+
+
+def f32_tolerances(name):
+    """f32_tolerance's rule for the values of a hybrid without experts (with them rows of products are some tokens alone): those that enter or leave a product."""
+    if name != "qwen35":
+        return {}
+    config, weights, want = json.loads((FIXTURES / "tiny" / name / "config.json").read_text()), load_file(FIXTURES / "tiny" / name / "model.safetensors"), load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids, out = want["prompt_ids"].tolist(), {}
+    right = Seen(config, weights).values(ids)
+    others = [Seen(config, weights, Summed(np.random.default_rng(i))).values(ids) for i in range(8)]
+    for key in (k for k in want if k.startswith("values.")):
+        errors = [np.abs(v - want[key]).max() if v.shape == want[key].shape else np.inf for v in right]
+        at = int(np.argmin(errors))
+        if errors[at] < TOLERANCE:
+            out[key] = 3 * float(np.sqrt(np.mean([np.abs(o[at] - right[at]).max() ** 2 for o in others])))
+    return out
+
+
 @pytest.mark.parametrize("name", HUB)
 def test_f32_text_is_the_references(name):
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
@@ -262,7 +292,7 @@ def test_bad_checkpoints_as_on_the_host(tmp_path, monkeypatch):
 def test_every_value_between_ops(name, monkeypatch):
     """In f32, as the host's test; in bf16 no value errs more than twice as much as PyTorch's."""
     monkeypatch.setattr(test_model, "open_core", open_core)
-    test_model.test_every_value_between_ops_matches_transformers(name)
+    test_model.test_every_value_between_ops_matches_transformers(name, f32_tolerances(name))
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     keys, theirs = sorted(k for k in want if k.startswith("values.")), TORCH_BF16_VALUES[name]
     assert len(keys) == len(theirs)

@@ -501,7 +501,7 @@ def test_top(gpu, tmp_path, monkeypatch):
     lines = command("top", "--interval", "0").stdout.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("TENANT"))
     assert lines[0].startswith(f"pid {os.getpid()}  cpu  healthy") and lines[head].split()[:2] == ["TENANT", "CLASS"] and lines[head + 1].split()[:2] == ["arm", "guaranteed"]
-    assert all(re.fullmatch(r"cpu: launches \d+  replays \d+  copies \d+ of \d+ MiB  waits \d+  host waits \d+", line) for line in lines[2:head])
+    assert all(re.fullmatch(r"(cpu|cuda:\d): launches \d+  replays \d+  copies \d+ of \d+ MiB  waits \d+  host waits \d+", line) for line in lines[2:head])
     assert re.fullmatch(r"pool of arrays and models, MiB: used \d+  peak \d+  held \d+  limit none  allocations \d+  failed \d+", lines[1])
     gone = tmp_path / f"vivace-{os.getuid()}" / "sched-999999999.json"
     gone.write_text("{}")

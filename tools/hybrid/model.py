@@ -1,6 +1,7 @@
 """A small Qwen3.5 in PyTorch: gated DeltaNet by chunks, gated attention, SwiGLU, and the draft layer of multi-token prediction. Parameters have
 the names of a hub folder, so that what trains is what is saved."""
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,12 @@ def narrow(name, shape) -> bool:
     return len(shape) == 2 and shape[1] % GROUP == 0 and ".layers." in name and "in_proj_a" not in name and "in_proj_b" not in name
 
 
+@lru_cache
+def values(device, numbers):
+    """A tensor of them, made once: a graph that is being captured takes none from the host."""
+    return torch.tensor(numbers, device=device)
+
+
 def fp4(w):
     """(codes [N, K], e4m3 scales [N, K / 16], the whole's scale) of a matrix, as ModelOpt stores it."""
     blocks = w.detach().float().reshape(len(w), -1, GROUP)
@@ -71,7 +78,7 @@ def fp4(w):
     whole = (most.max() / (6 * 448)).clamp(min=1e-30)
     scale = (most / 6 / whole).clamp(2**-6, 448).to(torch.float8_e4m3fn)
     x = blocks / (scale.float() * whole)[..., None]
-    levels = torch.tensor(LEVELS, device=w.device)
+    levels = values(w.device, LEVELS)
     near = torch.bucketize(x.abs(), (levels[1:] + levels[:-1]) / 2)
     return (near + 8 * (x < 0)).reshape(w.shape).to(torch.uint8), scale, whole
 
@@ -79,7 +86,7 @@ def fp4(w):
 def on_grid(w):
     """What the codes stand for."""
     codes, scale, whole = fp4(w)
-    levels = torch.tensor(LEVELS + tuple(-x for x in LEVELS), device=w.device)
+    levels = values(w.device, LEVELS + tuple(-x for x in LEVELS))
     return (levels[codes.long()].reshape(len(w), -1, GROUP) * (scale.float() * whole)[..., None]).reshape(w.shape)
 
 

@@ -103,7 +103,8 @@ struct GatedDeltaChunkKernel {
         const float before = __shfl_up_sync(0xffffffffu, sum, step);
         if (lane >= step) sum += before;
       }
-      sums[2 * lane] = sum - gates[1], sums[2 * lane + 1] = sum;
+      const float before = __shfl_up_sync(0xffffffffu, sum, 1);  // no later token's decay enters a token's sum
+      sums[2 * lane] = lane > 0 ? before + gates[0] : gates[0], sums[2 * lane + 1] = sum;
       beta[2 * lane] = rates[0], beta[2 * lane + 1] = rates[1];
     }
   }
