@@ -104,6 +104,7 @@ class Timer:
 
     def graph(self, calls):
         side, g = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             calls[0]()
         torch.cuda.synchronize()

@@ -151,6 +151,7 @@ class Trainer:
         self.graph, self.model, self.task, self.batch = None, model, task, batch
         if on_gpu:
             aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
                 for _ in range(3):
                     self._step()

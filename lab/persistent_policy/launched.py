@@ -17,6 +17,7 @@ SHAPES = {"o": (1024, 2048), "up": (8192, 1024), "down": (1024, 4096), "qkv": (2
 
 def graph_us(run, replays=15):
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         run()
     torch.cuda.synchronize()
