@@ -13,7 +13,7 @@ namespace vivace::kernels {
 template <class In, GatedDeltaPolicy P>
 struct GatedDeltaHeads {
   static constexpr int kBlocks = GatedDeltaHeadsArgs::kBlocks, kTokens = P.tokens(), kThreads = P.threads();
-  static constexpr int kPieces = P.columns / 8;              // of eight columns, whose squares gate_heads adds in a lane
+  static constexpr int kPieces = P.columns / 8;                // of eight columns: gate_heads adds their squares in a lane
   static constexpr int kRounds = kTokens * P.columns / kThreads;  // elements of a thread
   static_assert(sizeof(In) == 2 && kThreads % P.columns == 0);
   struct Shared {
