@@ -113,6 +113,8 @@ CASES = [
          values={"offsets": np.array([0, 9, 9, 30]), "slot": np.array([3, 0, 1])}, distributions=("normal",)),
     Case(shape(6, 2, 2, 20, 16), ports("f32", a="f32", b="f32", rate="f16", bias="f16"), {"normalize": True}, ranges=RATE, distributions=("normal", "edges")),
     Case(shape(150, 1, 2, 128, 64), ports("bf16", a="bf16", b="bf16", rate="f32", bias="f32"), {"normalize": True}, ranges=RATE, distributions=("normal", "edges"), note="a prompt of a model"),
+    Case(shape(150, 2, 16, 128, 128), ports("bf16", a="bf16", b="bf16", rate="f32", bias="bf16"), {"normalize": True}, ranges=RATE, distributions=("normal",),
+         note="rates whose sums of decays lose bits: a token's must not follow from the one behind it"),
     Case(shape(9, 1, 2, 128, 128, S=4, N=3), ports("bf16", decay="f32", beta="f32", offsets="i32", slot="i32"), {"normalize": True, "frozen": True}, ranges=GATES,
          values={"offsets": np.array([2, 6, 6, 9]), "slot": np.array([3, 0, 1])}, distributions=("normal",), note="guesses behind other tokens: states stay"),
     Case(shape(150, 1, 2, 64, 64), ports("bf16", decay="f32", beta="f32"), {"normalize": True, "frozen": True}, ranges=GATES, distributions=("normal",)),

@@ -10,27 +10,15 @@
 
 namespace vivace::kernels {
 
-/// What becomes of a block's tokens: each leaves as it is.
+/// Grid: N * Hv * ceil(Dv / P.columns) blocks. A thread's lane is its place among those that share a column:
+/// threads of a warp that differ in it are neighbours of a shuffle.
 template <class In, GatedDeltaPolicy P>
-struct GatedDeltaOut {
-  const GatedDeltaArgs& a;
-  int column;  // the block's first, in a token
-  __device__ __forceinline__ void begin(int, int) const {}
-  /// Column `at` of the block of token t, the u-th of those at hand.
-  __device__ __forceinline__ void put(int, int64_t t, int at, float out) const {
-    static_cast<In*>(a.out)[t * a.out_stride + column + at] = from_float<In>(out);
-  }
-  __device__ __forceinline__ void end(int, int) const {}
-};
-
-/// A thread's lane is its place among those that share a column: threads of a warp that differ in it are neighbours of
-/// a shuffle. `sink_of(hv, slice)`: where the tokens of a block of columns go.
-template <class In, GatedDeltaPolicy P, class SinkOf>
-__device__ __forceinline__ void gated_delta_block(const GatedDeltaArgs& a, SinkOf&& sink_of) {
-  constexpr int kRows = P.lanes * P.items, kTokens = P.tokens();
+__global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant__ GatedDeltaArgs a) {
+  constexpr int kRows = P.lanes * P.items, kTokens = P.lanes > 8 ? 4 : 8;  // tokens brought together
   static_assert(32 % P.lanes == 0 && P.threads() % 32 == 0 && P.items % 4 == 0);
   // Rows as lanes read them: item i of lane l at i * lanes + l, four items at a time.
   __shared__ float keys[kTokens][kRows], queries[kTokens][kRows], gates[kTokens], betas[kTokens];
+  ptx::touch_parameters(a);
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int slices = (a.Dv + P.columns - 1) / P.columns,
@@ -42,7 +30,6 @@ __device__ __forceinline__ void gated_delta_block(const GatedDeltaArgs& a, SinkO
   const int slot = a.sequences.row(n);  // asked for at once with the bounds, not behind them
   const bool zero = a.sequences.starts_at_zero(n);
   if (first >= past) return;
-  auto sink = sink_of(hv, slice);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % P.lanes,
             column = slice * P.columns + thread / P.lanes;
   const bool mine = column < a.Dv;
@@ -91,7 +78,6 @@ __device__ __forceinline__ void gated_delta_block(const GatedDeltaArgs& a, SinkO
       }
     }
     __syncthreads();
-    sink.begin(t0, count);
     float values[kTokens];
 #pragma unroll
     for (int u = 0; u < kTokens; ++u)
@@ -125,23 +111,14 @@ __device__ __forceinline__ void gated_delta_block(const GatedDeltaArgs& a, SinkO
       float out = (y[0] + y[1]) + (y[2] + y[3]);
 #pragma unroll
       for (int step = P.lanes / 2; step > 0; step >>= 1) out += __shfl_xor_sync(0xffffffffu, out, step);
-      if (mine && lane == 0) sink.put(u, t0 + u, thread / P.lanes, out);
+      if (mine && lane == 0)
+        static_cast<In*>(a.out)[(t0 + u) * a.out_stride + int64_t{hv} * a.Dv + column] = from_float<In>(out);
     }
-    sink.end(t0, count);
   }
   if (slot < 0 || a.frozen || !mine) return;
 #pragma unroll
   for (int i = 0; i < P.items; ++i)
     if (row_of(i) < a.D) stored[int64_t{row_of(i)} * a.Dv] = state[i];
-}
-
-/// Grid: N * Hv * ceil(Dv / P.columns) blocks.
-template <class In, GatedDeltaPolicy P>
-__global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant__ GatedDeltaArgs a) {
-  ptx::touch_parameters(a);
-  gated_delta_block<In, P>(a, [&](int hv, int slice) {
-    return GatedDeltaOut<In, P>{a, hv * a.Dv + slice * P.columns};
-  });
 }
 
 }  // namespace vivace::kernels

@@ -34,7 +34,6 @@ struct GatedDeltaPolicy {
   int32_t columns, lanes, items;
   constexpr bool operator==(const GatedDeltaPolicy&) const = default;
   VV_HD constexpr int threads() const { return columns * lanes; }
-  VV_HD constexpr int tokens() const { return lanes > 8 ? 4 : 8; }  // brought together
 };
 
 /// Chunks of tokens on tensor cores: a block holds `kColumns` columns of one head's state, d rows, a warp 16 of them.

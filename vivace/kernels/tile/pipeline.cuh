@@ -32,8 +32,8 @@ struct ConsumerState {
 };
 
 /// `barriers`: the shared address of the first. Full barriers come first, [kStages][kParts]: a stage's parts are waited
-/// for one by one. Empty ones, [kStages], lie kEmptyAt barriers from the first on: behind the full ones, or behind those
-/// of rings that share the room. Waits are told where a walk is, or how many stages i it has passed.
+/// for one by one. Empty ones, [kStages], lie kEmptyAt barriers from the first on: behind the full ones, or behind
+/// those of rings that share the room. Waits are told where a walk is, or how many stages i it has passed.
 template <int kStages, int kParts = 1, int kEmptyAt = kStages * kParts>
 struct Pipeline {
   uint32_t barriers;

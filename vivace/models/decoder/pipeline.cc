@@ -232,36 +232,26 @@ class Step {
     };
     VV_TRY(convolve(offsets, slot, fresh, false));
     if (guesses_) VV_TRY(convolve(top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
-    const Tensor gates = heads(columns(in, C, V), H);
-    const auto carry = [&](const ops::OpRow& op, const Tensor& first, const Tensor& whose, const Tensor& zero,
-                           bool frozen) -> Status {
-      ops::Call call(*op.spec);
-      VV_TRY(ops::bind(call,
-                       {{"q", heads(columns(conv, 0, K), r.k_heads)},
-                        {"k", heads(columns(conv, K, K), r.k_heads)},
-                        {"v", heads(columns(conv, 2 * K, V), H)},
-                        {"a", columns(ba, H, H)},
-                        {"b", columns(ba, 0, H)},
-                        {"rate", w.delta_rate},
-                        {"bias", w.delta_bias},
-                        {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
-                        {"offsets", first},
-                        {"slot", whose},
-                        {"fresh", zero},
-                        {"out", delta},
-                        {"rows", in_.rows}},
-                       {{"normalize", 1.0}, {"frozen", frozen ? 1.0 : 0.0}}));
-      if (&op == &ops::gated_delta_heads)
-        VV_TRY(ops::bind(call, {{"gate", gates}, {"weight", w.delta_norm}}, {{"act", "silu"}, {"eps", c_.eps}}));
-      return rec_.issue(op, call);
+    const auto carry = [&](const Tensor& first, const Tensor& whose, const Tensor& zero, bool frozen) {
+      return rec_(ops::gated_delta,
+                  {{"q", heads(columns(conv, 0, K), r.k_heads)},
+                   {"k", heads(columns(conv, K, K), r.k_heads)},
+                   {"v", heads(columns(conv, 2 * K, V), H)},
+                   {"a", columns(ba, H, H)},
+                   {"b", columns(ba, 0, H)},
+                   {"rate", w.delta_rate},
+                   {"bias", w.delta_bias},
+                   {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
+                   {"offsets", first},
+                   {"slot", whose},
+                   {"fresh", zero},
+                   {"out", delta},
+                   {"rows", in_.rows}},
+                  {{"normalize", 1.0}, {"frozen", frozen ? 1.0 : 0.0}});
     };
-    if (guesses_) {  // two runs of tokens write what is gated at once
-      VV_TRY(carry(ops::gated_delta, offsets, slot, fresh, false));
-      VV_TRY(carry(ops::gated_delta, top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
-      VV_TRY(gate(delta, gates, "silu", w.delta_norm));
-    } else {
-      VV_TRY(carry(ops::gated_delta_heads, offsets, slot, fresh, false));
-    }
+    VV_TRY(carry(offsets, slot, fresh, false));
+    if (guesses_) VV_TRY(carry(top(in_.guess_offsets, T_ + 1), top(in_.guess_slot, T_), {}, true));
+    VV_TRY(gate(delta, heads(columns(in, C, V), H), "silu", w.delta_norm));
     VV_TRY(point());
     ++carried_;
     VV_TRY(enter(flat(delta), kAttended, &entering));
