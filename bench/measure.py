@@ -14,7 +14,7 @@ from tools.receipt import Receipt  # noqa: E402
 def graph_of(calls):
     """The calls, in their order, captured; each has run once before."""
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(torch.cuda.current_stream())  # what the calls read may still be on its way: a position not written yet is a call without end
+    side.wait_stream(torch.cuda.current_stream())  # a position that is written while a call reads it can leave its warps waiting for each other
     with torch.cuda.stream(side):
         for call in calls:
             call()
