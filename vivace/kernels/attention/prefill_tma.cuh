@@ -11,9 +11,9 @@
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/attention/kv_loader.cuh"
 #include "vivace/kernels/attention/online_softmax.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -45,33 +45,29 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
   static constexpr int kStages = P.stages;
   static constexpr int kPanels = P.pitch(P.d) / 64, kPanelsV = P.pitch(P.dv) / 64;
   static constexpr int kKeyElements = kKeys * P.pitch(P.d), kValueElements = kKeys * P.pitch(P.dv);
-  enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty };
+  using Ring = Pipeline<kStages, 1, 2 * kStages>;
   enum Named { kPatchDone = 1, kQueries = 2 };  // the last: one for each group
   static_assert(4 * 8 * kStages <= P.kBarrierBytes);
 
   /// Shared memory, swizzled: queries [kPanels][P.rows()][64], keys [kStages][kPanels][kKeys][64], values
-  /// [kStages][kPanelsV][kKeys][64], then barriers.
+  /// [kStages][kPanelsV][kKeys][64], then full barriers of
+  /// keys and of values, empty ones of both.
   __device__ __forceinline__ Q* keys(int i) const { return stages + i % kStages * kKeyElements; }
   __device__ __forceinline__ Q* values(int i) const {
     return stages + kStages * kKeyElements + i % kStages * kValueElements;
   }
-  __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const {
-    return ptx::shared_address(stages) +
-           static_cast<uint32_t>(kStages * P.stage_bytes() + (which * kStages + i % kStages) * 8);
+  /// Block i of a ring is counted over all tiles.
+  __device__ __forceinline__ Ring keys_ring() const {
+    return {ptx::shared_address(stages) + static_cast<uint32_t>(kStages * P.stage_bytes())};
   }
-  /// Block i (counted over all tiles) has arrived.
-  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const {
-    ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1);
-  }
-  __device__ __forceinline__ void consumer_release(Barrier empty, int i) const {
-    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
+  __device__ __forceinline__ Ring values_ring() const { return {keys_ring().barriers + kStages * 8}; }
+  __device__ __forceinline__ void release(Ring ring, int i) const {
+    if (lane == 0) ring.consumer_release(i % kStages);
   }
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(barrier(kKeysFull, i), 1);
-      ptx::mbarrier_init(barrier(kValuesFull, i), 1);
-      ptx::mbarrier_init(barrier(kKeysEmpty, i), P.warps_m);
-      ptx::mbarrier_init(barrier(kValuesEmpty, i), P.warps_m);
+      keys_ring().init_full(i, 1), values_ring().init_full(i, 1);
+      keys_ring().init_empty(i, P.warps_m), values_ring().init_empty(i, P.warps_m);
     }
     ptx::mbarrier_fence();
   }
@@ -97,10 +93,10 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
         for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
           const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
           const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
-          ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
-          tma_load_kv<kPanels>(*this, keys(i), f.k, barrier(kKeysFull, i), box, page, position);
-          ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
-          tma_load_kv<kPanelsV>(*this, values(i), f.v, barrier(kValuesFull, i), box, page, position);
+          keys_ring().producer_acquire(i);
+          tma_load_kv<kPanels>(*this, keys(i), f.k, keys_ring().full(i % kStages), box, page, position);
+          values_ring().producer_acquire(i);
+          tma_load_kv<kPanelsV>(*this, values(i), f.v, values_ring().full(i % kStages), box, page, position);
         }
       }
     }
@@ -199,38 +195,38 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     uint32_t p[kKeys / 16][4];
     float(&scores)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
     float(&sums)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
-    consumer_wait(kKeysFull, i);
+    keys_ring().consumer_wait(i);
     ptx::wgmma_fence();
     start_scores(keys(i), s);
     ptx::wgmma_wait<0>(scores);
-    consumer_release(kKeysEmpty, i);
+    release(keys_ring(), i);
     update_softmax(most * kKeys, whole(most), factor, s, by);
     Base::round(s, p);
-    consumer_wait(kValuesFull, i);
+    values_ring().consumer_wait(i);
     if (hi % kKeys != 0) patch(values(i), hi % kKeys, kKeys);
     for (int b = most - 1; b >= least; --b, ++i) {
-      consumer_wait(kKeysFull, i + 1);
+      keys_ring().consumer_wait(i + 1);
       ptx::wgmma_fence();
       start_scores(keys(i + 1), s);
-      consumer_wait(kValuesFull, i);
+      values_ring().consumer_wait(i);
       ptx::wgmma_fence();
       start_values(values(i), p);
       ptx::wgmma_wait<1>(scores);
-      consumer_release(kKeysEmpty, i + 1);
+      release(keys_ring(), i + 1);
       update_softmax(b * kKeys, whole(b), factor, s, by);
       probabilities_first(row_sum);
       ptx::wgmma_wait<0>(sums);
       this->shrink(by);
-      consumer_release(kValuesEmpty, i);
+      release(values_ring(), i);
       Base::round(s, p);
     }
     scores_done();
-    consumer_wait(kValuesFull, i);
+    values_ring().consumer_wait(i);
     if (lo % kKeys != 0) patch(values(i), 0, lo % kKeys);
     ptx::wgmma_fence();
     start_values(values(i), p);
     ptx::wgmma_wait<0>(sums);
-    consumer_release(kValuesEmpty, i);
+    release(values_ring(), i);
     ++i;
     this->reduce_row_sum();
     row_max[0] *= factor, row_max[1] *= factor;

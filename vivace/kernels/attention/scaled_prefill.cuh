@@ -15,13 +15,13 @@
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
-#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_held.cuh"
 #include "vivace/kernels/ptx/wgmma_rows.cuh"
 #include "vivace/kernels/tile/elem.cuh"
+#include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
@@ -34,7 +34,8 @@ struct ScaledAttentionPrefillKernel {
   static constexpr uint32_t kAll = 0xffffffffu;
   static_assert(kKeys == 128 &&
                 P.kDim == 128);  // a row of keys, of values and of the turned tile is one swizzled panel
-  enum Barrier { kKeysFull, kKeysEmpty, kRawFull, kRawEmpty, kValuesFull, kValuesEmpty };
+  using Ring = Pipeline<P.stages>;
+  static_assert(P.kBarriers == 6);
   static constexpr int kQueries = 1;  // named barriers, one for each group
 
   const ScaledAttentionArgs& m;
@@ -57,23 +58,24 @@ struct ScaledAttentionPrefillKernel {
   __device__ __forceinline__ unsigned char* keys(int i) const { return stage(0, i); }
   __device__ __forceinline__ unsigned char* raw(int i) const { return stage(1, i); }
   __device__ __forceinline__ unsigned char* values(int i) const { return stage(2, i); }
-  __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const {
-    return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at() + (which * P.stages + i % P.stages) * 8);
+  /// Block i of a ring is counted over all runs.
+  __device__ __forceinline__ Ring ring(int kind) const {
+    return {ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at() + kind * 2 * P.stages * 8)};
   }
-  /// Block i (counted over all runs) has arrived; its stage is free.
-  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const {
-    ptx::mbarrier_wait<false>(barrier(full, i), i / P.stages & 1);
-  }
-  __device__ __forceinline__ void producer_acquire(Barrier empty, int i) const {
-    ptx::mbarrier_wait<false>(barrier(empty, i), (i / P.stages & 1) ^ 1);
-  }
-  __device__ __forceinline__ void arrive(Barrier which, int i) const {
-    if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));
+  __device__ __forceinline__ Ring keys_ring() const { return ring(0); }
+  __device__ __forceinline__ Ring raw_ring() const { return ring(1); }
+  __device__ __forceinline__ Ring values_ring() const { return ring(2); }
+  __device__ __forceinline__ void release(Ring ring, int i) const {
+    if (lane == 0) ring.consumer_release(i % P.stages);
   }
   __device__ __forceinline__ void init_barriers() const {
-    constexpr int arrivals[P.kBarriers] = {1, 4 * P.kGroups, 1, P.kTransposeWarps, P.kTransposeWarps, 4 * P.kGroups};
-    for (int which = 0; which < P.kBarriers; ++which)
-      for (int i = 0; i < P.stages; ++i) ptx::mbarrier_init(barrier(static_cast<Barrier>(which), i), arrivals[which]);
+    const auto init = [](Ring ring, int producers, int consumers) {
+      for (int i = 0; i < P.stages; ++i) ring.init_full(i, producers);
+      for (int i = 0; i < P.stages; ++i) ring.init_empty(i, consumers);
+    };
+    init(keys_ring(), 1, 4 * P.kGroups);
+    init(raw_ring(), 1, P.kTransposeWarps);
+    init(values_ring(), P.kTransposeWarps, 4 * P.kGroups);
     ptx::mbarrier_fence();
   }
 
@@ -100,10 +102,10 @@ struct ScaledAttentionPrefillKernel {
       for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
         const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
         const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
-        producer_acquire(kKeysEmpty, i);
-        tma_load_kv<1>(*this, keys(i), f.k, barrier(kKeysFull, i), box, page, position);
-        producer_acquire(kRawEmpty, i);
-        tma_load_kv<1>(*this, raw(i), f.v, barrier(kRawFull, i), box, page, position);
+        keys_ring().producer_acquire(i);
+        tma_load_kv<1>(*this, keys(i), f.k, keys_ring().full(i % P.stages), box, page, position);
+        raw_ring().producer_acquire(i);
+        tma_load_kv<1>(*this, raw(i), f.v, raw_ring().full(i % P.stages), box, page, position);
       }
     });
   }
@@ -140,8 +142,8 @@ struct ScaledAttentionPrefillKernel {
       if (hi <= lo) return;
       for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
         const int from = lo - b * kKeys, to = hi - b * kKeys;
-        consumer_wait(kRawFull, i);
-        producer_acquire(kValuesEmpty, i);
+        raw_ring().consumer_wait(i);
+        values_ring().producer_acquire(i);
         if (from <= 0 && to >= kKeys) {
 #pragma unroll 2
           for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTransposeWarps)
@@ -153,8 +155,8 @@ struct ScaledAttentionPrefillKernel {
         }
         ptx::tensor_fence();
         __syncwarp();
-        arrive(kRawEmpty, i);
-        arrive(kValuesFull, i);
+        release(raw_ring(), i);
+        if (lane == 0) values_ring().producer_commit(i % P.stages);
       }
     });
   }
@@ -266,35 +268,35 @@ struct ScaledAttentionPrefillKernel {
     float(&scores)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
     float(&sums)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
     int b = (hi - 1) / kKeys;
-    consumer_wait(kKeysFull, i);
+    keys_ring().consumer_wait(i);
     ptx::wgmma_fence();
     start_scores(i, s);
     ptx::wgmma_wait<0>(scores);
-    arrive(kKeysEmpty, i);
+    release(keys_ring(), i);
     softmax_block(b * kKeys, whole(b), s, by);
     round(s, p);
 #pragma unroll 1
     for (--b; b >= lo / kKeys; --b, ++i) {
-      consumer_wait(kKeysFull, i + 1);
+      keys_ring().consumer_wait(i + 1);
       ptx::wgmma_fence();
       start_scores(i + 1, s);
-      consumer_wait(kValuesFull, i);
+      values_ring().consumer_wait(i);
       ptx::wgmma_fence();
       start_values(i, p);
       ptx::wgmma_wait<1>(scores);
-      arrive(kKeysEmpty, i + 1);
+      release(keys_ring(), i + 1);
       softmax_block(b * kKeys, whole(b), s, by);
       probabilities_first(row_sum);
       ptx::wgmma_wait<0>(sums);
       shrink(by);
-      arrive(kValuesEmpty, i);
+      release(values_ring(), i);
       round(s, p);
     }
-    consumer_wait(kValuesFull, i);
+    values_ring().consumer_wait(i);
     ptx::wgmma_fence();
     start_values(i, p);
     ptx::wgmma_wait<0>(sums);
-    arrive(kValuesEmpty, i);
+    release(values_ring(), i);
     ++i;
   }
 

@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   constexpr int kTokenTiles = P.tokens / P.warps_t / 16, kRowTiles = P.rows / P.warps_n / 8;
   constexpr int kRowsAtOnce = P.threads() / 8, kStageWords = (P.tokens + P.rows) * 8;
   static_assert(P.tokens % kRowsAtOnce == 0 && P.rows % kRowsAtOnce == 0 && kRowTiles % 2 == 0);
-  extern __shared__ uint4 gemm_smem[];  // [P.stages][P.tokens of x, then P.rows of W][8 words], swizzled
+  // [P.stages][P.tokens of x, then P.rows of W][8 words], swizzled; W by column: [kStep][P.rows / 8 words].
+  extern __shared__ uint4 gemm_smem[];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int wt = warp % P.warps_t, wn = warp / P.warps_t;
   const int tiles_t = (a.T + P.tokens - 1) / P.tokens;

@@ -32,8 +32,9 @@ struct ConsumerState {
 };
 
 /// `barriers`: the shared address of the first. Full barriers come first, [kStages][kParts]: a stage's parts are waited
-/// for one by one. Empty ones, [kStages], follow. Waits are told where a walk is, or how many stages i it has passed.
-template <int kStages, int kParts = 1>
+/// for one by one. Empty ones, [kStages], lie kEmptyAt barriers from the first on: behind the full ones, or behind
+/// those of rings that share the room. Waits are told where a walk is, or how many stages i it has passed.
+template <int kStages, int kParts = 1, int kEmptyAt = kStages * kParts>
 struct Pipeline {
   uint32_t barriers;
 
@@ -41,7 +42,7 @@ struct Pipeline {
     return barriers + static_cast<uint32_t>(stage * kParts + part) * 8;
   }
   __device__ __forceinline__ uint32_t empty(int stage) const {
-    return barriers + static_cast<uint32_t>(kStages * kParts + stage) * 8;
+    return barriers + static_cast<uint32_t>(kEmptyAt + stage) * 8;
   }
 
   /// Arrivals that make a part full (TMA's bytes come on top) and a stage empty. By one thread; then mbarrier_fence()
