@@ -131,6 +131,13 @@ class Slot:
         if self.store is not None:
             device.download(self.memory, self.store)
 
+    def put(self, value):
+        """Writes what a call returned where the call did not write itself."""
+        if device:
+            self.array.copy_(value)
+        else:
+            self.array[...] = value
+
     def _array(self):
         if is_block(self.dtype):
             rows = device.rows(self) if device else self.bytes

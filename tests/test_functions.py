@@ -1,4 +1,5 @@
-"""vivace.functions: each name against its op's float64 reference, in a call that the name's contract allows."""
+"""vivace.functions: each name against its op's float64 reference, in a call that the name's contract allows. With
+`--device cuda` these calls have their arrays in GPU memory."""
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,12 +7,11 @@ import numpy as np
 import pytest
 
 import vivace
-from tests.op_data import NUMPY, OPS, contents, device, ports, reference
+from tests.op_data import NUMPY, OPS, contents, ports, reference
 from tests.op_run import Run, verify
 from vivace import array, functions, ops
 
 ALIASES = {a["name"]: a for a in ops.ops_table()["aliases"]}
-pytestmark = pytest.mark.skipif(device is not None, reason="arrays of the host; on a GPU test_ops.py runs the ops")
 
 
 def fixed(alias):
@@ -54,7 +54,7 @@ def allowed(name):
     return [case for _, case in sorted(found, key=lambda f: f[0])]
 
 
-def called(name, case, home=lambda x: x):
+def called(name, case):
     """(run, result): the call of the function with a run's arrays, its results put where the run's outputs are."""
     op, f = ALIASES[name]["op"], getattr(functions, name)
     over = {"out": f.contract.over} if f.contract.over else None
@@ -69,10 +69,13 @@ def called(name, case, home=lambda x: x):
             given.pop(p)
             if "|" in spec["dtypes"] and p not in f.contract.types:
                 typed["dtype"] = case.dtypes[p]
-    result = f(**{p: home(v) if isinstance(v, np.ndarray) else v for p, v in given.items()}, **typed, **shapes)
+    r.skip_unserved()
+    result = f(**given, **typed, **shapes)
     for p, value in zip(outs, result if isinstance(result, tuple) else (result,)):
         if not over and op != "fill":
-            r.slots[p].array[...] = value.numpy() if isinstance(value, array.Array) else value
+            r.slots[p].put(value.numpy() if isinstance(value, array.Array) else value)
+    for slot in r.slots.values():
+        slot.pull()
     return r, result
 
 
