@@ -35,6 +35,7 @@ DECLINED = {
     "workspace_undersized_rejected": "declined: wants an error for a small workspace; workspaces are ignored",
     "rejects_misaligned_input": "declined: wants an error for an input that starts at any address, which is served",
     "fp8_kv_plan_rejects_fp16_q": "declined: wants an error for float16 queries over e4m3 latents, which are served",
+    "auto_warns_once_on_blackwell": "declined: wants a warning of which of FlashInfer's kernels a Blackwell chip gets",
     "rejects_unequal_kv_strides": "declined: wants an error for keys and values of other strides, which are served",
 }
 ROWS = Path(SET["rows"])

@@ -28,28 +28,6 @@ constexpr int64_t kMostWidth = 8;  // elements of a vector: beyond it registers 
 constexpr int64_t kOffset32 = INT32_MAX / 2;  // offsets and counts below it fit 32 bits with room for a block's tail
 constexpr int64_t kBlocks = 512;  // that a fold is split into, if its outputs are fewer: of the shape, not of the chip
 
-/// Functions that are calls or long runs of instructions: unrolled once, so that a kernel compiles quickly.
-bool is_long(const kernels::MapStep& s) {
-  switch (s.func) {
-    case Func::divide:
-    case Func::sqrt:
-    case Func::rsqrt:
-    case Func::reciprocal:
-    case Func::copysign:
-    case Func::signbit:
-    case Func::cast:
-    case Func::select:
-      return false;
-    case Func::pow:
-    case Func::floor_divide:
-    case Func::remainder:
-    case Func::philox:
-      return true;
-    default:
-      return rule(s.func) == Rule::real || rule(s.func) == Rule::wide;
-  }
-}
-
 /// A program that only copies moves bits.
 MapProgram bits_of(MapProgram p) {
   if (p.steps != 0) return p;
@@ -164,7 +142,7 @@ std::string GpuKernel::key() const {
     k += own->result + ';' + own->text;
   }
   if (kind == map || kind == turned)
-    put(out_walk), put(unroll), put(flat);
+    put(out_walk), put(flat);
   else
     put(how.kind), put(out), put(team), put(program.result);
   if (how.own != nullptr) {
@@ -231,7 +209,7 @@ std::string GpuKernel::expression(const std::string& name_) const {
   const std::string at = "vivace::kernels::", whole = at + name_;
   if (kind == turned) return strf("%smap_turned<%s, %s>", at.c_str(), whole.c_str(), offset);
   if (kind == map)
-    return strf("%smap<%s, %d, %d, %s, %s>", at.c_str(), whole.c_str(), width, unroll, offset, flat ? "true" : "false");
+    return strf("%smap<%s, %d, %s, %s>", at.c_str(), whole.c_str(), width, offset, flat ? "true" : "false");
   const std::string value =
       strf("typename vivace::kernels::Held<vivace::kernels::Elem::%s>::C", elem_name(program.result));
   const std::string joins =
@@ -309,11 +287,7 @@ MapPlan plan_map(const MapProgram& program, const MapSpace& s, uint32_t scalars)
   k.wide = reach(s, n) >= kOffset32;
   a.by_vectors = Divisor::of(static_cast<int32_t>(std::clamp<int64_t>(a.inner_vectors, 1, INT32_MAX)));
   k.flat = s.rank <= 1;
-  k.unroll = 4;
-  for (int i = 0; i < k.program.steps; ++i)
-    if (is_long(k.program.step[i])) k.unroll = 1;
-  const int64_t each = int64_t{kMapThreads} * k.unroll;
-  plan.grid = static_cast<uint32_t>((a.vectors + each - 1) / each);
+  plan.grid = static_cast<uint32_t>((a.vectors + kMapThreads - 1) / kMapThreads);
   return plan;
 }
 

@@ -16,7 +16,6 @@ struct GpuKernel {
   kernels::Walk walk[kernels::kMaxOperands] = {};
   kernels::Walk out_walk = kernels::Walk::dense;
   int width = 1;      // elements of a vector
-  int unroll = 1;     // map
   bool wide = false;  // offsets have 64 bits
   bool flat = false;  // map: one line
   int team = 32;      // rows: threads an output

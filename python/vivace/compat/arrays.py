@@ -78,6 +78,11 @@ def beside(host, like):
     return host
 
 
+def moved(x, like):
+    """x where `like` is: torch tensors of a host beside those of a GPU are copied there."""
+    return x.to(like.device) if is_torch(x) else x
+
+
 def arange(start, stop, like, dtype="int32"):
     """Made where `like` is: a graph that is captured can hold it."""
     if is_torch(like):

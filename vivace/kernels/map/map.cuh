@@ -5,52 +5,39 @@
 
 namespace vivace::kernels {
 
-/// Grid: ceil(vectors / (256 * U)) blocks; a thread loads U vectors before it stores the first. Body holds V elements
-/// of every operand: load(), value(i, index), kResult and kOutWalk. Every thread reads what it needs of its elements
-/// before it writes them, so that the output may be an operand, element for element. A kernel of the plain stream
-/// order: nothing is read ahead of it.
-template <class Body, int V, int U, class Offset, bool kFlat>
+/// Grid: ceil(vectors / 256) blocks, a thread a vector: several a thread are no faster and compile twice as long
+/// (lab/notes/065). Body holds V elements of every operand: load(), value(i, index), kResult and kOutWalk. A thread
+/// reads its elements before it writes them, so that the output may be an operand, element for element. A kernel of the
+/// plain stream order: nothing is read ahead of it.
+template <class Body, int V, class Offset, bool kFlat>
 __global__ void __launch_bounds__(kMapThreads) map(const __grid_constant__ MapLaunch a) {
   using Out = Held<Body::kResult>;
-  Body body[U];
-  Offset to[U];
-  int n[U];
-  const Offset first = static_cast<Offset>(blockIdx.x) * (kMapThreads * U) + threadIdx.x;
+  const Offset unit = static_cast<Offset>(blockIdx.x) * kMapThreads + threadIdx.x;
+  if (unit >= static_cast<Offset>(a.vectors)) return;
+  const Offset line = kFlat ? Offset(0) : divided(unit, a.by_vectors, a.inner_vectors);
+  const Offset first = (unit - line * static_cast<Offset>(a.inner_vectors)) * V;
+  Offset at[kMaxOperands + 1];
 #pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const Offset unit = first + u * kMapThreads;
-    n[u] = 0;
-    to[u] = 0;
-    if (unit >= static_cast<Offset>(a.vectors)) continue;
-    const Offset line = kFlat ? Offset(0) : divided(unit, a.by_vectors, a.inner_vectors);
-    const Offset i = (unit - line * static_cast<Offset>(a.inner_vectors)) * V;
-    Offset at[kMaxOperands + 1];
+  for (int k = 0; k < Body::kOperands; ++k) at[k] = first * static_cast<Offset>(a.inner_stride[k]);
+  at[kOut] = first * static_cast<Offset>(a.inner_stride[kOut]);
+  if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);
+  const Offset left = static_cast<Offset>(a.inner) - first;
+  const int n = left < V ? static_cast<int>(left) : V;
+  Body body;
+  body.load(a.in, at, a.inner_stride, n);
+  typename Out::S* const p = static_cast<typename Out::S*>(a.out) + at[kOut];
+  const Offset step = Body::kOutWalk == Walk::strided ? static_cast<Offset>(a.inner_stride[kOut]) : Offset(1);
+  Words<typename Out::S, V> v;
 #pragma unroll
-    for (int k = 0; k < Body::kOperands; ++k) at[k] = i * static_cast<Offset>(a.inner_stride[k]);
-    at[kOut] = i * static_cast<Offset>(a.inner_stride[kOut]);
-    if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);
-    const Offset left = static_cast<Offset>(a.inner) - i;
-    n[u] = left < V ? static_cast<int>(left) : V;
-    to[u] = at[kOut];
-    body[u].load(a.in, at, a.inner_stride, n[u]);
-  }
+  for (int i = 0; i < V; ++i) v.s[i] = Out::store(body.value(i, static_cast<int64_t>(at[kOut]) + i * int64_t{step}));
+  if (Body::kOutWalk == Walk::dense && n == V) {
 #pragma unroll
-  for (int u = 0; u < U; ++u) {
-    if (n[u] == 0) continue;
-    typename Out::S* const p = static_cast<typename Out::S*>(a.out) + to[u];
-    const Offset step = Body::kOutWalk == Walk::strided ? static_cast<Offset>(a.inner_stride[kOut]) : Offset(1);
-    Words<typename Out::S, V> v;
+    for (int i = 0; i < Words<typename Out::S, V>::kWords; ++i)
+      reinterpret_cast<typename Words<typename Out::S, V>::type*>(p)[i] = v.word[i];
+  } else {
 #pragma unroll
-    for (int i = 0; i < V; ++i) v.s[i] = Out::store(body[u].value(i, static_cast<int64_t>(to[u]) + i * int64_t{step}));
-    if (Body::kOutWalk == Walk::dense && n[u] == V) {
-#pragma unroll
-      for (int i = 0; i < Words<typename Out::S, V>::kWords; ++i)
-        reinterpret_cast<typename Words<typename Out::S, V>::type*>(p)[i] = v.word[i];
-    } else {
-#pragma unroll
-      for (int i = 0; i < V; ++i)
-        if (i < n[u]) p[i * step] = v.s[i];
-    }
+    for (int i = 0; i < V; ++i)
+      if (i < n) p[i * step] = v.s[i];
   }
 }
 

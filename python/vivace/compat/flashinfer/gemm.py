@@ -1,6 +1,6 @@
 """FlashInfer's names of matrix products over ops.gemm, ops.batched_gemm and ops.grouped_gemm."""
 from vivace import ops
-from vivace.compat.arrays import as_i32, cast, check, dense, dtype_like, dtype_name, empty, is_torch, repeat
+from vivace.compat.arrays import as_i32, cast, check, dense, dtype_like, dtype_name, empty, is_torch, moved, repeat
 from vivace.compat.flashinfer.norm import one
 from vivace.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 
@@ -101,25 +101,25 @@ class SegmentGEMMWrapper:
 
     def run(self, x, weights, batch_size, weight_column_major, out=None, seg_lens=None, seg_indptr=None, weight_indices=None):
         """x [sum of the runs, k] and weights [E, n, k] (weight_column_major) or [E, k, n], of which a copy is made: [rows, n] in x's type.
-        Runs are given by seg_lens or seg_indptr; run i takes weights[weight_indices[i]] or weights[i]."""
+        Runs are given by seg_lens or seg_indptr; run i takes weights[weight_indices[i]] or weights[i]. These three may lie on the host."""
         _ranks(2, x=x)
         _ranks(3, weights=weights)
         if (seg_lens is None) == (seg_indptr is None):
             raise InvalidArgumentError("flashinfer: SegmentGEMMWrapper.run: give one of seg_lens and seg_indptr")
         if seg_indptr is None:
-            ends = as_i32(seg_lens.cumsum(0))
+            ends = as_i32(moved(seg_lens, x).cumsum(0))
             seg_indptr = empty((ends.shape[0] + 1,), ends)
             seg_indptr[0], seg_indptr[1:] = 0, ends
         if seg_indptr.shape[0] != batch_size + 1:
             raise InvalidShapeError(f"flashinfer: SegmentGEMMWrapper.run: {seg_indptr.shape[0] - 1} runs, batch_size says {batch_size}")
         w = dense(weights) if weight_column_major else _turned(weights)
         if weight_indices is not None:
-            w = w[cast(weight_indices, dtype_like("int64", w))]
+            w = w[cast(moved(weight_indices, w), dtype_like("int64", w))]
         if w.shape[0] != batch_size:
             raise InvalidShapeError(f"flashinfer: SegmentGEMMWrapper.run: {w.shape[0]} matrices for {batch_size} runs")
         result = _result((x.shape[0], w.shape[1]), x, x.dtype, out)
         if 0 not in result.shape:
-            ops.grouped_gemm(dense(x), w, as_i32(seg_indptr), out=result)
+            ops.grouped_gemm(dense(x), w, as_i32(moved(seg_indptr, x)), out=result)
         return result
 
     forward = run
