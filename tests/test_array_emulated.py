@@ -266,7 +266,7 @@ def test_random_numbers_are_the_cpus(gpu):
 
 
 @pytest.mark.parametrize("file,right,wrong", [
-    ("map.cuh", "n[u] = left < V ? static_cast<int>(left) : V;", "n[u] = V;"),
+    ("map.cuh", "const int n = left < V ? static_cast<int>(left) : V;\n  Body body;", "const int n = V;\n  Body body;"),
     ("map.cuh", "if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);", ""),
     ("fold.cuh", "for (int by = 16; by > 0; by /= 2)", "for (int by = 8; by > 0; by /= 2)"),
     ("fold.cuh", "i < a.splits; i += 32)", "i < a.splits - 1; i += 32)"),
