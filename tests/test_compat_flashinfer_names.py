@@ -185,7 +185,7 @@ def test_draws_stay_within_their_limits(home, seed):
     drawn = {
         "p": (flashinfer.top_p_sampling_from_probs(x, q, **noise), lambda i: allowed(p[i], top_p=limits[i][1])),
         "k": (flashinfer.top_k_sampling_from_probs(x, k, **noise), lambda i: allowed(p[i], top_k=limits[i][0])),
-        "min": (flashinfer.min_p_sampling_from_probs(x, q, **noise), lambda i: p[i] >= p[i].max() * limits[i][1] * (1 - 1e-5)),
+        "min": (flashinfer.min_p_sampling_from_probs(x, q, **noise), lambda i: p[i] >= p[i].max() * np.float32(limits[i][1])),
         "first": (flashinfer.top_k_top_p_sampling_from_probs(x, k, q, **noise), lambda i: allowed(p[i], *limits[i])),
         "joint": (flashinfer.top_k_top_p_sampling_from_probs(x, k, q, **joint, **noise), lambda i: allowed(p[i], *limits[i], joint=True)),
         "logits": (flashinfer.top_k_top_p_sampling_from_logits(logits, k, q, **noise), lambda i: allowed(p[i], *limits[i])),
@@ -216,7 +216,33 @@ def test_draws_come_as_often_as_their_probability(home):
 def test_a_row_of_nothing(home):
     p = np.float32([[0, 0, 0], [0, 1, 0]])
     tokens, valid = flashinfer.sampling_from_probs(put(home, p), return_valid=True)
-    assert back(tokens).tolist() == [-1, 1] and back(valid).tolist() == [False, True]
+    assert back(tokens).tolist() == [0, 1] and back(valid).tolist() == [False, True]  # as FlashInfer's: 0 and not valid
+    assert back(flashinfer.sampling_from_probs(put(home, p))).tolist() == [-1, 1]
+    p = np.float32([[0.5, np.nan, 0.5], [0, 1, 0]])
+    for call, limit in ((flashinfer.top_k_sampling_from_probs, 2), (flashinfer.top_p_sampling_from_probs, 0.5), (flashinfer.min_p_sampling_from_probs, 0.5)):
+        tokens, valid = call(put(home, p), limit, return_valid=True)
+        assert back(tokens).tolist() == [0, 1] and back(valid).tolist() == [False, True]
+
+
+def test_limits_tell_probabilities_apart_whose_logarithms_are_equal(home):
+    V, n = 200, 4000
+    p = np.float32(1e-5) * (1 + draw(3).permutation(V).astype(np.float32) * 2.0**-23)
+    assert len(np.unique(p)) > 100 > len(np.unique(np.log(p)))
+    x, rows = put(home, p[None]), put(home, np.zeros(n, np.int64))
+    least = np.sort(p)[::-1][19]
+    assert set(p[back(flashinfer.top_k_sampling_from_probs(x, 20, indices=rows, seed=1, offset=0))]) <= set(p[p >= least])
+    min_p = np.float32(1 - 2.0**-20)
+    tokens = back(flashinfer.min_p_sampling_from_probs(x, float(min_p), indices=rows, seed=1, offset=0))
+    assert (p[tokens] >= p.max() * min_p).all() and (p < p.max() * min_p).any()
+
+
+def test_draws_by_index_do_not_know_how_many_rows_are_gathered(home, monkeypatch):
+    x, rows, k = put(home, probs_of(1, 3, 50)), put(home, draw(2).integers(0, 3, 37)), put(home, draw(4).integers(1, 50, 37).astype(np.int32))
+    calls = (lambda: flashinfer.sampling_from_probs(x, indices=rows, seed=5, offset=1), lambda: flashinfer.top_k_sampling_from_probs(x, k, indices=rows, seed=5, offset=1),
+             lambda: flashinfer.top_k_top_p_sampling_from_logits(x, k, 0.5, indices=rows, seed=5, offset=1))
+    whole = [back(c()) for c in calls]
+    monkeypatch.setattr("vivace.compat.flashinfer.sampling.GATHERED", 200)  # four rows of 50
+    assert all((back(c()) == w).all() for c, w in zip(calls, whole))
 
 
 @pytest.mark.parametrize("seed", range(6))

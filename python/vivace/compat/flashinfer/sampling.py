@@ -6,9 +6,10 @@ A row's noise follows from (seed, row, offset): the same three give the same tok
 import numpy as np
 
 from vivace import ops
-from vivace.compat.arrays import beside, cast, check, dense, dtype_like, empty, f32, is_torch, where
+from vivace.compat.arrays import beside, cast, check, dense, dtype_like, empty, f32, is_torch, moved, where
 from vivace.errors import InvalidArgumentError, InvalidShapeError
 
+GATHERED = 1 << 28  # values of rows that a call gathers at once for its indices
 _SEED, _ROW, _OFFSET = (int(np.uint64(n).astype(np.int64)) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -35,14 +36,14 @@ def _noise(T, like, generator, seed, offset, stream=0):
     if seed is None and offset is not None:
         raise InvalidArgumentError("flashinfer: offset without seed: give both or neither")
     base = _drawn(generator, like) if seed is None else _i64(seed, like)
-    moved = _i64(0 if offset is None else offset, like)
-    for name, x in (("seed", base), ("offset", moved)):
+    shift = _i64(0 if offset is None else offset, like)
+    for name, x in (("seed", base), ("offset", shift)):
         if x.shape[0] not in (1, T):
             raise InvalidShapeError(f"flashinfer: {name} has {x.shape[0]} entries for {T} rows: wanted 1 or {T}")
     with np.errstate(over="ignore"):
         rows = beside(np.arange(T, dtype=np.int64), like) if not is_torch(like) else _rows(T, like)
-        key = base * _SEED + (rows + stream * (1 << 40)) * _ROW + (moved >> 31) * _OFFSET
-        step = cast(moved & 0x7FFFFFFF, dtype_like("int32", like)) + cast(rows * 0, dtype_like("int32", like))
+        key = base * _SEED + (rows + stream * (1 << 40)) * _ROW + (shift >> 31) * _OFFSET
+        step = cast(shift & 0x7FFFFFFF, dtype_like("int32", like)) + cast(rows * 0, dtype_like("int32", like))
     return {"seed": key, "step": step}
 
 
@@ -85,15 +86,18 @@ def _ones(T, like):
 
 
 def _draw(logits, indices, noise, check_valid=False, **narrow):
-    """Tokens [T] by the logits' softmax; with indices, row t draws from row indices[t]."""
-    rows = logits if indices is None else logits[cast(indices, dtype_like("int64", logits))]
-    T = rows.shape[0]
+    """Tokens [T] by the logits' softmax; with indices, row t draws from row indices[t], of which as many are gathered at once as GATHERED values hold."""
+    V, T = logits.shape[1], (logits if indices is None else indices).shape[0]
     token = empty((T,), logits, dtype_like("int32", logits))
     ports = {n: _by_row(v, T, logits, "int32" if n == "top_k" else "float32", n) for n, v in narrow.items()}
-    if T > 0:
-        ops.sample(dense(rows), token=token, temperature=_ones(T, logits), **_noise(T, logits, *noise), **{n: p for n, p in ports.items() if p is not None})
+    ports = {n: p for n, p in ports.items() if p is not None} | {"temperature": _ones(T, logits), "token": token} | (_noise(T, logits, *noise) if T else {})
+    at = None if indices is None else cast(moved(indices, logits), dtype_like("int64", logits))
+    step = T if at is None else max(1, GATHERED // max(1, V))
+    for begin in range(0, T, max(1, step)):
+        some = slice(begin, min(T, begin + step))
+        ops.sample(dense(logits if at is None else logits[at[some]]), **{n: p[some] for n, p in ports.items()})
     token = token if indices is None else cast(token, indices.dtype)
-    return (token, token >= 0) if check_valid else token
+    return (where(token < 0, token * 0, token), token >= 0) if check_valid else token
 
 
 def _logs(probs):
@@ -126,13 +130,31 @@ def sampling_from_logits(logits, indices=None, deterministic=True, generator=Non
     return _draw(logits, indices, (generator, seed, offset))
 
 
+def _kept(probs, top_k=None, top_p=None, min_p=None):
+    """What the limits leave of each row, judged by the probabilities as they are: logarithms of near ones are equal. A NaN
+    stays, so that its row gives no token."""
+    x = cast(probs, f32(probs))
+    if 0 in x.shape or all(v is None for v in (top_k, top_p, min_p)):
+        return x
+    if min_p is None:
+        limits = {"top_k": ("int32", top_k), "top_p": ("float32", top_p)}
+        kept = _renormed(x, **{n: _by_row(v, x.shape[0], x, kind, n) for n, (kind, v) in limits.items() if v is not None})
+    else:
+        most = x.amax(-1) if is_torch(x) else x.max(-1)
+        kept = where(x >= (_by_row(min_p, x.shape[0], x, "float32", "min_p") * most)[:, None], x, x * 0)
+    return where(x != x, x, kept)
+
+
 def _from_probs(probs, indices, noise, check_nan, return_valid, **narrow):
     _refuse_nan(_matrix(probs, "probs"), "probs", check_nan)
-    return _draw(_logs(probs), indices, noise, return_valid, **narrow)
+    if indices is not None and any(hasattr(v, "shape") and len(v.shape) > 0 for v in narrow.values()):  # limits of the draws, not of the rows
+        probs, indices = probs[cast(moved(indices, probs), dtype_like("int64", probs))], None
+    return _draw(_logs(_kept(probs, **narrow)), indices, noise, return_valid)
 
 
 def sampling_from_probs(probs, indices=None, deterministic=True, generator=None, check_nan=False, seed=None, offset=None, return_valid=False):
-    """A token a row [T] i32, by probs [rows, V], which need not sum to 1; -1 where a row has nothing to draw. return_valid: (tokens, tokens >= 0)."""
+    """A token a row [T] i32, by probs [rows, V], which need not sum to 1; -1 where a row has nothing to draw. return_valid:
+    (tokens, whether there was something to draw), and 0 where there was not."""
     return _from_probs(probs, indices, (generator, seed, offset), check_nan, return_valid)
 
 
