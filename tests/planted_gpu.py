@@ -269,6 +269,11 @@ FAULTS = [
     ("moe_route: a block's places start at nought", K + "moe/moe_route.cuh", "if (r < rank) before += n;", "", tactics("moe_route")),
     ("moe_combine: the residual is left out", K + "moe/moe_combine.cuh", "sum[i][e] = plus[i][e] + sum[i][e]", "sum[i][e] = 0.0f * plus[i][e] + sum[i][e]", table("moe_combine")),
     # What a fuzzer from outside found once, found by the one of the house.
+    ("decode_layers: words are taken before they have come", K + "decode/exchange.cuh", "if ((wanted >> j & 1) && has_tag(v[j], tag))", "if (wanted >> j & 1)", "tests/gpu/test_decode_layers.py -k 'bits or delays'"),
+    ("decode_layers: stages are read before they have come", K + "decode/product.cuh", "if (s < count) ring.wait(s);", "if (s < 0) ring.wait(s);", "tests/gpu/test_decode_layers.py -k 'bits or delays'"),
+    ("decode_layers: every turn has the same tag", K + "decode/exchange.cuh", "return ((turn >> 1) + 1) & 0xff;", "return 1 + (turn & 0);", "tests/gpu/test_decode_layers.py -k 'bits or delays'"),
+    ("decode_layers: all splits weigh the same", K + "decode/split_attention.cuh", "float share = ptx::exp2_fast(mass - top), sum", "float share = 1.0f, sum", "tests/gpu/test_decode_layers.py -k values"),
+    ("decode_layers: keys and values go to the page of another number", K + "decode/decode_layers.cuh", "a.element({now.block, now.at}, kv)", "a.element({now.slot, now.at}, kv)", "tests/gpu/test_decode_layers.py -k place"),
     ("fuzz: a box that fills a tile is taken for one axis of heads and tokens", K + "attention/swap_ab.cuh", "const int y = q.joined ? row0 : 0, w = q.joined ? 0 : (row0 + row) / group;",
      "const int y = q.box == kRows ? row0 : 0, w = q.box == kRows ? 0 : (row0 + row) / group;", "tests/gpu/test_fuzz.py -k attention"),
     ("fuzz: the last 16 tokens of a tile of 144 stay", K + "gemm/wgmma_merge.cuh", "kRuns = (P.tokens + kTokens - 1) / kTokens", "kRuns = P.tokens / kTokens", "tests/gpu/test_fuzz.py -k gemm"),

@@ -28,7 +28,7 @@ std::unique_ptr<TextModel> load_text_model(
     bool random_weights, bool logit_bias, int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
     const std::string& lm_head_dtype, const std::string& invariance, int max_waiting, int64_t max_waiting_tokens,
     double priority_ageing, const Tenant* tenant, int max_image_tokens, std::optional<int64_t> state_cache_bytes,
-    int mtp) {
+    int mtp, const std::string& decode_layers) {
   if (max_waiting < 0 || max_waiting > 65536)
     check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
   if (max_waiting_tokens < 1)
@@ -61,7 +61,8 @@ std::unique_ptr<TextModel> load_text_model(
                                      max_image_tokens,
                                      tenant != nullptr ? tenant->tenant->most_bytes() : 0,
                                      state_cache_bytes.value_or(engine::LoadOptions::kStatesAuto),
-                                     mtp});
+                                     mtp,
+                                     decode_layers});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -346,7 +347,8 @@ void add_model(nb::module_& m) {
         nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
         nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
         nb::arg("priority_ageing") = 10.0, nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0,
-        nb::arg("state_cache_bytes").none() = nb::none(), nb::arg("mtp") = 0);
+        nb::arg("state_cache_bytes").none() = nb::none(), nb::arg("mtp") = 0,
+        nb::arg("decode_layers") = "auto");
 }
 
 }  // namespace vivace::python

@@ -11,7 +11,7 @@ from vivace import _core, capsule_file, structured
 from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededError, UnsupportedError
 from vivace.options import GENERATE, checked
 
-PLAN = ("family", "precision", "kv_dtype", "head_dtype", "invariance", "layers", "forms", "activations", "device")  # of report(): what bits depend on
+PLAN = ("family", "precision", "kv_dtype", "head_dtype", "invariance", "layers", "forms", "activations", "device")  # of report(): what bits depend on, beside whether steps are one launch
 PIECES, PIECE = 64, 64 << 10  # of each of a checkpoint's files, spread evenly, what its digest is of
 KINDS = ("session", "answer")
 DEARER = "dearer"  # why an answer found nothing computed: its capsule was not brought back
@@ -45,7 +45,8 @@ def bound(model) -> capsule_file.Bound:
     if not page:
         raise UnsupportedError('capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks="full"')
     facts = model.report()
-    plan = json.dumps({k: facts[k] for k in PLAN}, sort_keys=True)
+    one = {"decode_layers": "used"} if facts["decode_layers"] == "used" else {}
+    plan = json.dumps({k: facts[k] for k in PLAN} | one, sort_keys=True)
     build = Path(_core.__file__)
     return capsule_file.Bound(_digest_of(model._path), hashlib.sha256(plan.encode()).digest(), _file_digest(str(build), build.stat().st_size, build.stat().st_mtime_ns), page, block_bytes, state_bytes)
 

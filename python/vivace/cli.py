@@ -278,6 +278,7 @@ def add_load_options(p, *, positional=False, max_batch=1) -> None:
     p.add_argument("--prefill-chunk", type=COUNT, default=128)
     p.add_argument("--num-kv-blocks", type=_pages, default="auto", help="pages of 64 positions that all sequences share: auto, full or a number; 0: each has the whole context")
     p.add_argument("--mtp", type=whole(0, 4), default=0, help="tokens that the checkpoint's own draft layer guesses a step (Qwen3.5, Qwen3.6), which the next step checks; needs --max-batch above it")
+    p.add_argument("--decode-layers", default="auto", choices=("auto", "on", "off"), help="whether a step of one token is one launch for all layers: auto (where that was seen to win), on, off")
     p.add_argument("--state-cache-bytes", type=whole(0, (1 << 63) - 1), default=None, help="of models with a recurrent state, memory for states that are kept beside KV blocks; 0: none; default: 16 and 4 a sequence, in at most 1 GiB")
     p.add_argument("--gpu-layers", type=COUNT, default=-1, help="layers whose weights stay on the device; the others come from host memory in every step; -1: all")
     p.add_argument("--max-in-flight-steps", type=COUNT, default=0, help="steps that may be queued at once; 0: as suits the device")
@@ -292,7 +293,7 @@ def load(args, load_model=None, **more):
     if args.threads > cores:
         warnings.warn(f"--threads: {args.threads} threads share the {cores} cores of this process, and wait for each other")
     model = (load_model or vivace.load_model)(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                              threads=args.threads, context=args.context, max_batch=args.max_batch, prefill_chunk=args.prefill_chunk, max_in_flight_steps=args.max_in_flight_steps, num_kv_blocks=args.num_kv_blocks, state_cache_bytes=args.state_cache_bytes, mtp=args.mtp, gpu_layers=args.gpu_layers, lm_head_dtype=args.lm_head_dtype, invariance=args.invariance, max_image_tokens=args.max_image_tokens,
+                              threads=args.threads, context=args.context, max_batch=args.max_batch, prefill_chunk=args.prefill_chunk, max_in_flight_steps=args.max_in_flight_steps, num_kv_blocks=args.num_kv_blocks, state_cache_bytes=args.state_cache_bytes, mtp=args.mtp, decode_layers=args.decode_layers, gpu_layers=args.gpu_layers, lm_head_dtype=args.lm_head_dtype, invariance=args.invariance, max_image_tokens=args.max_image_tokens,
                               random_weights=getattr(args, "random_weights", False), **more)
     if args.gpu_layers > (layers := model.report()["layers"]):
         warnings.warn(f"--gpu-layers: {args.gpu_layers} asked for, the model has {layers}: all stay")
@@ -420,7 +421,7 @@ def cmd_serve(args) -> int:
         return run.serve(model, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
 
 
-_OF_TEXT = ("lm_head_dtype", "invariance", "kv_dtype", "context", "max_batch", "prefill_chunk", "num_kv_blocks", "state_cache_bytes", "mtp", "gpu_layers", "max_in_flight_steps", "max_waiting", "priority_ageing", "temperature", "top_p", "no_generation_config",
+_OF_TEXT = ("lm_head_dtype", "invariance", "kv_dtype", "context", "max_batch", "prefill_chunk", "num_kv_blocks", "state_cache_bytes", "mtp", "decode_layers", "gpu_layers", "max_in_flight_steps", "max_waiting", "priority_ageing", "temperature", "top_p", "no_generation_config",
             "seed", "capsule_key_file")  # options of `serve` that say nothing of a speech model
 
 

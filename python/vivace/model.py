@@ -31,7 +31,7 @@ __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
                threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22, priority_ageing=10.0,
-               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, state_cache_bytes=None, mtp=0, **policy) -> "TextModel":
+               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, state_cache_bytes=None, mtp=0, decode_layers="auto", **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16": vivace.policy.load_policy has its options. A Whisper is a
@@ -53,6 +53,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     CPU, 0 on a GPU. state_cache_bytes: of models with a recurrent state (docs/models/qwen35.md), memory for states that are kept beside KV blocks, so that what was
     computed is found again; 0: none; None: 16 and 4 a sequence, in at most 1 GiB. mtp: tokens that the checkpoint's own draft layer guesses a step, 1 to 4, which the
     next step checks: the same answers in fewer steps; needs max_batch above it; 0: the layer is not loaded.
+    decode_layers: whether a step of one token is one launch for all layers: "auto" (where that was seen to win: on Hopper, dense models of bf16 with hidden
+    up to 2048, one sequence), "on" or "off"; its bits are others than those of launches. report()["decode_layers"] says what serves.
     gpu_layers: how many layers keep their weights on the device; the others come from host memory in every step,
     for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
     one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. priority_ageing: seconds
@@ -64,7 +66,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     own = dict(kv_dtype=kv_dtype, context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, max_in_flight_steps=max_in_flight_steps, logit_bias=logit_bias, num_kv_blocks=num_kv_blocks, gpu_layers=gpu_layers,
-               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, priority_ageing=priority_ageing, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens, state_cache_bytes=state_cache_bytes, mtp=mtp)
+               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, priority_ageing=priority_ageing, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens, state_cache_bytes=state_cache_bytes, mtp=mtp, decode_layers=decode_layers)
     if config is not None or _is_policy(path_or_name):
         from vivace.policy import load_policy
 

@@ -367,7 +367,7 @@ def completed(given: dict, defaults: dict) -> dict:
 
 
 LOAD = {
-    "device": text, "precision": text, "kv_dtype": text, "lm_head_dtype": text, "invariance": text, "random_weights": flag, "logit_bias": flag, "generation_config": flag, "percentile": percent(50),
+    "device": text, "precision": text, "kv_dtype": text, "lm_head_dtype": text, "invariance": text, "decode_layers": text, "random_weights": flag, "logit_bias": flag, "generation_config": flag, "percentile": percent(50),
     **{name: whole(-INT32, INT32 - 1) for name in ("threads", "context", "max_batch", "prefill_chunk", "max_in_flight_steps", "gpu_layers", "max_waiting", "max_image_tokens", "mtp")},
     "num_kv_blocks": pages, "tenant": maybe(place), "state_cache_bytes": maybe(whole(0, INT64 - 1)),
     "max_waiting_tokens": whole(1, INT64 - 1), "priority_ageing": real,

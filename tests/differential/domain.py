@@ -48,6 +48,7 @@ class Domain:
     indices: tuple = ()                            # integer ports of which any content has an answer that the reference knows
     weight: float = 1.0                            # how often it is drawn, against other ops
     tokens: dict | None = None                     # where a token's results do not depend on others: port that is not a row a token -> f(tokens, rows) -> its rows for these tokens
+    aligned: bool = False                          # ports lie at multiples of 16 bytes: a kernel that takes no others
     never: tuple = ()                              # facts of differential/tally.py that the table allows and the op refuses
 
 

@@ -204,9 +204,9 @@ def judged_work(d, domain):
     return work
 
 
-def placed(d, case, rng):
+def placed(d, case, rng, aligned):
     """Layouts, aliases and poison."""
-    kind, mixed = (rng.choice(("dense", "aligned")), False) if d.typical else (rng.choice(LAYOUTS), rng.random() < 0.4)
+    kind, mixed = (rng.choice(("dense", "aligned")), False) if d.typical or aligned else (rng.choice(LAYOUTS), rng.random() < 0.4)
     layout = {}
     for port, dtype in case.dtypes.items():
         mine = rng.choice((kind, kind, "dense", "odd")) if mixed else kind
@@ -276,7 +276,7 @@ def draw(op, seed, scale=CPU):
             continue
         d.rows = row_count(d, rng)
         case = case_of(d, rng.randrange(1 << 31))
-        return Call(op, case, rng.choice(domain.distributions), **placed(d, case, rng))
+        return Call(op, case, rng.choice(domain.distributions), **placed(d, case, rng, domain.aligned))
     raise Unfit(f"{op}: no draft of seed {seed} fits")
 
 

@@ -53,6 +53,8 @@ struct LoadOptions {
                                             // 1 GiB
   int mtp = 0;  // tokens that the checkpoint's draft layer guesses a step, up to kMostDrafts; 0: it is not loaded
   static constexpr int kMostDrafts = 4;
+  std::string decode_layers = "auto";  // of a decoder with one sequence: whether a step's layers are one launch: auto
+                                       // (where that was seen to win) | on | off
 };
 
 /// One line of what `plan` prints: a named region and its exact size.

@@ -84,7 +84,8 @@ Status CudaStream::launch(const Launch& launch) {
                                      .block = {launch.block[0], launch.block[1], launch.block[2]},
                                      .smem_bytes = launch.smem_bytes,
                                      .cluster = {launch.cluster, 1, 1},
-                                     .pdl = launch.pdl && !behind_gate};
+                                     .pdl = launch.pdl && !behind_gate,
+                                     .cooperative = launch.cooperative};
   if (capturing_) captured_.push_back({launch.op, launch.kernel, launch.bytes, launch.flops});
   else device::count(device::stream_counts(dev().info().ordinal, handle()).launches);
   const device::Observed seen([&] {

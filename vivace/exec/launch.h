@@ -28,6 +28,7 @@ struct Launch {
   uint32_t smem_bytes = 0;    // dynamic shared memory
   uint32_t cluster = 1;       // CTAs a cluster along x
   bool pdl = true;            // may start while the launch before still runs: the kernel executes the dependency wait
+  bool cooperative = false;   // all CTAs stand at once, or the launch is refused: they wait for each other
   int64_t bytes = 0, flops = 0;  // least traffic and arithmetic, for profiles; 0 where nobody said
   uint32_t args_bytes = 0;
   alignas(64) std::byte args[kMaxArgsBytes];

@@ -92,6 +92,7 @@ void DecoderModel::declare_buffers() {
     declare("kv_wide", act, Shape(T, 2 * c.kv_width()), &b.kv_wide);
     declare("kv_codes", DType::e4m3, Shape(T, 2 * c.kv_width()), &b.kv_codes);
   }
+  if (launches_.empty()) declare("decode_words", i32, Shape(decode_words(c)), &b.decode_words);
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
   const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
                                         : Shape(S, L, c.kv_heads, c.head_dim);

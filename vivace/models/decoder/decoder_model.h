@@ -17,6 +17,7 @@
 #include "vivace/exec/graph.h"
 #include "vivace/models/decoder/input_scales.h"
 #include "vivace/models/decoder/kv_scales.h"
+#include "vivace/models/decoder/layer_stacks.h"
 #include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
@@ -85,6 +86,13 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   /// Whether rows of the head have scales of their own beside static ones: the checkpoint says none of it.
   bool head_by_row() const { return !input_scales_.sites.empty() && !input_scales_.head; }
   Status check_invariance();
+  /// Whether steps of one row may be decode_layers', as far as options and configuration say; else `launches_` says why
+  /// not.
+  Status check_decode_layers();
+  /// The same once weights and caches lie where they stay.
+  Status open_decode_layers();
+  /// Launches it is, because of `why`. Errors: why, where the caller insists.
+  Status decode_by_launches(const Status& why);
   /// How many states are kept.
   Result<int> pick_states() const;
   void declare_buffers();
@@ -180,6 +188,8 @@ class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptio
   std::atomic<int64_t> guesses_checked_ = 0, guesses_right_ = 0;
   double attn_factor_ = 1;
   bool norms_behind_ = false;
+  std::string launches_;  // why steps of one row are launches of the layers' ops; empty: they are one of decode_layers
+  LayerStacks stacks_;
   std::vector<Variant> variants_;   // by class and rows, ascending
   engine::WorkTimes work_;          // of a scheduler's tenant
   std::unique_ptr<exec::Graph> graph_;

@@ -16,6 +16,7 @@ constexpr int kStrictBatch = 64;  // rows that products, and attention over seve
 constexpr int kStrictAlone = 16;  // the same over one slot
 constexpr int kImageTokens = 1280, kMostImageTokens = 16384;  // of an image: the usual most, and what may be asked for
 constexpr int64_t kStates = 16, kStatesOfSequence = 4, kLeastStates = 2, kStatesBytes = int64_t{1} << 30;  // "auto"
+constexpr int64_t kOneLaunchWidth = 2048;  // hidden values up to which one launch of all layers was seen to win
 constexpr int64_t kStatesOfBlock = 2;  // more find no blocks that they could be kept beside
 constexpr int kImagePlaces = 4;        // images that steps may read: several prompts begin, or one has several
 constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::prefill_chunk
@@ -46,6 +47,7 @@ Status DecoderModel::check_options() {
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
   VV_TRY(check_drafts());
+  VV_TRY(check_decode_layers());
   const bool mixed = host && options_.mtp == 0;  // guesses are rows of steps of answers alone
   // On the host tables cost nothing: SmolLM2-135M's steps take as long, 7.3 ms for 7.7, and prompts too.
   if (options_.num_kv_blocks == LoadOptions::kPagesAuto && !host) options_.num_kv_blocks = 0;
@@ -63,7 +65,7 @@ Status DecoderModel::check_options() {
                  options_.logit_bias,
                  options_.num_kv_blocks ? Pages::kPlaces : 0,
                  options_.num_kv_blocks,
-                 host || options_.invariance == "strict",
+                 (host && !launches_.empty()) || options_.invariance == "strict",
                  {},
                  config_.recurrent_layers() > 0};
   VV_ASSIGN(limits_.states, pick_states());
@@ -104,6 +106,42 @@ Status DecoderModel::check_invariance() {
                                            kStrictBatch, options_.max_batch));
   options_.prefill_chunk = std::min(options_.prefill_chunk, options_.max_batch > 1 ? kStrictBatch : kStrictAlone);
   return {};
+}
+
+Status DecoderModel::decode_by_launches(const Status& why) {
+  launches_ = why.message();
+  return options_.decode_layers == "on" ? Status(why.code(), "decode_layers on: " + launches_) : Status();
+}
+
+Status DecoderModel::check_decode_layers() {
+  const std::string& wanted = options_.decode_layers;
+  if (wanted != "auto" && wanted != "on" && wanted != "off")
+    return Status(Code::kInvalidArgument, "decode_layers: wanted auto, on or off, got '" + wanted + "'");
+  const auto launches = [&](const std::string& why) { return decode_by_launches(Status(Code::kUnsupported, why)); };
+  if (wanted == "off") return launches("off");
+  if (options_.max_batch != 1) return launches(strf("max_batch is %d", options_.max_batch));
+  if (options_.mtp != 0) return launches("steps check guesses");
+  if (options_.invariance == "strict") return launches("invariance is strict");
+  if (options_.gates.gate != nullptr) return launches("a scheduler's gates stand between launches");
+  if (options_.gpu_layers >= 0 && options_.gpu_layers < config_.layers) return launches("layers take turns");
+  if (Status s = may_stack(config_, plan_, kv_dtype_); !s.ok()) return decode_by_launches(s);
+  if (wanted == "on") return {};
+  if (!ops::decode_layers.has_kernel(runtime_->arch())) return launches("no kernel for this device");
+  if (config_.hidden > kOneLaunchWidth)
+    return launches(strf("hidden is %ld; above %ld nothing is won", static_cast<long>(config_.hidden),
+                         static_cast<long>(kOneLaunchWidth)));
+  return {};
+}
+
+Status DecoderModel::open_decode_layers() {
+  if (!launches_.empty()) return {};
+  Result<LayerStacks> stacks = stack_layers(config_, weights_, buffers_);
+  if (!stacks.ok()) return decode_by_launches(stacks.status());
+  stacks_ = *stacks;
+  // A step without a row loads the kernel, or says why there is none.
+  Status s = record(runtime_->stream(), {true, 1});
+  if (s.ok()) in_flight_.skip();
+  return s.code() == Code::kUnsupported ? decode_by_launches(s) : s;
 }
 
 Status DecoderModel::find_scales() {
@@ -241,6 +279,7 @@ Status DecoderModel::load() {
   if (pages_.used()) fed_counts_.resize(static_cast<size_t>(limits_.vocab));
   for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_})
     slots->reserve(static_cast<size_t>(limits_.max_batch));
+  VV_TRY(open_decode_layers());
   phase("arena");
   VV_TRY(make_variants());
   if (config_.drafts) VV_TRY(make_draft_variants());
@@ -287,6 +326,7 @@ Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorde
                             moved,
                             gated ? &walk : nullptr,
                             gated ? v.head_parts : 1,
+                            launches_.empty() && v.decode && v.rows == 1 && !normed ? &stacks_ : nullptr,
                             !options_.eager};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }

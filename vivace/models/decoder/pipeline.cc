@@ -41,9 +41,10 @@ class Step {
         gates_(context.gates),
         head_parts_(rec.observed() ? 1 : context.head_parts),
         moved_(context.moved != nullptr ? *context.moved : in),
-        deferred_(context.deferred_norms && T <= kDeferredNormRows && !in.image.present()),
+        deferred_(context.deferred_norms && context.stacks == nullptr && T <= kDeferredNormRows && !in.image.present()),
         guesses_(context.guesses),
         captured_(context.captured),
+        stacks_(rec.observed() ? nullptr : context.stacks),
         entry_(context.plan.entry),
         hidden_(top(b_.hidden, T)),
         pos_(top(in.pos, T)),
@@ -69,6 +70,10 @@ class Step {
       waiting_ = true;
     }
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
+    if (stacks_ != nullptr) {
+      VV_TRY(all_layers(*stacks_));
+      return sample();
+    }
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       layer_ = static_cast<int64_t>(i);
       if (const size_t resident = w_.layers.size() - streamed(); i >= resident)
@@ -121,6 +126,31 @@ class Step {
   }
   const Tensor& final_norm() const { return drafts_ ? w_.draft.norm : w_.final_norm; }
   size_t streamed() const { return stream_ == nullptr ? 0 : stream_->layers().size(); }
+
+  /// One row through all layers, as one op.
+  Status all_layers(const LayerStacks& s) {
+    return rec_(ops::decode_layers,
+                {{"x", hidden_},
+                 {"attn_norm", s.attn_norm},
+                 {"qkv", s.qkv},
+                 {"qkv_bias", s.qkv_bias},
+                 {"q_norm", s.q_norm},
+                 {"k_norm", s.k_norm},
+                 {"o", s.o},
+                 {"mlp_norm", s.mlp_norm},
+                 {"gate_up", s.gate_up},
+                 {"down", s.down},
+                 {"inv_freq", b_.inv_freq},
+                 {"k_cache", s.k_cache},
+                 {"v_cache", s.v_cache},
+                 {"pos", pos_},
+                 {"slot", slot_},
+                 {"page_table", b_.page_table},
+                 {"words", b_.decode_words},
+                 {"out", hidden_},
+                 {"rows", in_.rows}},
+                {{"eps", c_.eps}, {"attn_factor", attn_factor_}});
+  }
 
   Status attention(const LayerWeights& w, size_t layer) {
     const int64_t nq = c_.q_width(), nk = c_.kv_width(), gates = c_.has(kGatedAttention) ? nq : 0;
@@ -526,6 +556,7 @@ class Step {
   const StepInputs& moved_;
   bool deferred_;           // see deferred_norms()
   bool guesses_, captured_;
+  const LayerStacks* stacks_;
   ActQuant entry_;        // of the layers' products; the head's is the plan's
   bool drafts_ = false;   // this is the draft layer
   bool scaled_ = false;   // normed and squares have what the next norm's product takes

@@ -74,6 +74,7 @@ struct StepBuffers {
   Tensor normed_scale, quantized_scale, last_scale;  // f32 a row of normed, codes, last_quantized: ActQuant::per_token;
                                                      // the first also where norms are taken behind
   Tensor squares;  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
+  Tensor decode_words;             // i32: what decode_layers keeps between steps; or absent
   Tensor site_scale;               // f32 a site: ActQuant::per_tensor
   // Of models that see: M rows of images' tokens.
   Tensor mixed;                // [M + T, H] images' tokens, then the step's words
@@ -113,6 +114,12 @@ inline constexpr int64_t kDeferredNormRows = 64;
 /// what joins the residual stream, and plain 16-bit products without a factor.
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch);
 
+/// What decode_layers takes of all layers at once: see layer_stacks.h.
+struct LayerStacks {
+  Tensor attn_norm, qkv, qkv_bias, q_norm, k_norm, o, mlp_norm, gate_up, down;  // [layers, ...] of LayerWeights
+  Tensor k_cache, v_cache;
+};
+
 /// Everything that record_step() walks over.
 struct StepContext {
   const DecoderConfig& config;
@@ -127,6 +134,7 @@ struct StepContext {
       nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
   const engine::GateWalk* gates = nullptr;  // where it stands back; null: nowhere
   int head_parts = 1;                 // products that the lm_head is, with points between
+  const LayerStacks* stacks = nullptr;  // of a decode step of one row that goes through all layers as one op
   bool captured = false;              // as one graph: what came before the step has ended when it begins
 };
 

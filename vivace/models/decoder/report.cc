@@ -92,6 +92,7 @@ engine::Report DecoderModel::report() const {
       {"device", engine::json_string(runtime_->name())},
       {"precision", engine::json_string(plan_.name)},
       {"invariance", engine::json_string(options_.invariance)},
+      {"decode_layers", engine::json_string(launches_.empty() ? "used" : "launches: " + launches_)},
       {"kv_dtype", engine::json_string(name(kv_dtype_))},
       {"kv_scales", kv_scales_ == KvScales::none ? "null" : kv_scales_ == KvScales::used ? "\"used\"" : "\"unread\""},
       {"threads", number(runtime_->threads())},

@@ -1,0 +1,111 @@
+"""decode_layers as tests/gpu/test_decode_layers.py runs it: shapes, contents, steps. By itself it prints what some steps' bits come
+to: `python tests/gpu/decode_case.py SHAPE`. bits_apart() does so with warps of the kernel held up here and there: another exchange.cuh, in a folder of
+its own (VIVACE_KERNEL_DIR)."""
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+HOOK = "vivace/kernels/decode/exchange.cuh"
+NOTHING = "__device__ __forceinline__ void between(uint32_t /*turn*/, uint32_t /*point*/) {}"
+# Of eight points a warp passes, one takes up to 8 us.
+DELAY = """__device__ __noinline__ void between(uint32_t turn, uint32_t point) {
+  uint32_t h = SEEDu * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (turn * 19349663u) ^ (point * 83492791u) ^ (threadIdx.x / 32 * 2654435761u);
+  h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
+  if (h & 7) return;
+  const long long until = clock64() + ((h >> 8) & 0x3fff);
+  while (clock64() < until) {
+  }
+}"""
+# layers, hidden, query heads, kv heads, head, mlp, norms of heads, biases
+SHAPES = {
+    "small": (3, 128, 4, 2, 64, 192, False, True),
+    "smollm2": (4, 576, 9, 3, 64, 1536, False, False),
+    "qwen2": (2, 896, 14, 2, 64, 4864, False, True),
+    "qwen3": (3, 1024, 16, 8, 128, 3072, True, False),
+    "llama": (2, 2048, 32, 8, 64, 8192, False, False),
+}
+PAGE = 64
+
+
+class Step:
+    """One token of a model of random weights, in pages that lie anywhere, of slot 1 of 2."""
+
+    def __init__(self, shape, places=4160, seed=1, dense=False):
+        import torch
+
+        self.torch = torch
+        N, H, Hq, Hkv, D, M, norms, biased = SHAPES[shape]
+        g = torch.Generator(device="cuda").manual_seed(seed)
+        draw = lambda *s: torch.randn(*s, generator=g, device="cuda").bfloat16()  # noqa: E731
+        matrix = lambda n, k: (torch.randn(N, n, k, generator=g, device="cuda") / k**0.5).bfloat16()  # noqa: E731
+        near = lambda *s: (1 + 0.1 * torch.randn(*s, generator=g, device="cuda")).bfloat16()  # noqa: E731
+        A, kv, pages = Hq * D, Hkv * D, -(-places // PAGE)
+        lines = lambda n: -(-n // 32) * 32  # noqa: E731
+        words = 32 + 2 * (2 * lines(H) + lines(M) + lines(A) + lines(A + 2 * kv) + 32 * A)
+        whole = lambda x: torch.as_tensor(x, dtype=torch.int32, device="cuda")  # noqa: E731
+        cache = lambda: draw(N, 2, places, Hkv, D) if dense else draw(N, 2 * pages + 1, PAGE, Hkv, D)  # noqa: E731
+        self.given = {"x": draw(1, H), "attn_norm": near(N, H), "qkv": matrix(A + 2 * kv, H), "o": matrix(H, A), "mlp_norm": near(N, H), "gate_up": matrix(2 * M, H), "down": matrix(H, M),
+                      "inv_freq": 1e4 ** -(torch.arange(D // 2, device="cuda") / (D // 2)), "k_cache": cache(), "v_cache": cache(), "pos": whole([0]), "slot": whole([1]),
+                      "words": torch.zeros(words, dtype=torch.int32, device="cuda"), "out": torch.zeros(1, H, dtype=torch.bfloat16, device="cuda"), "eps": 1e-5}
+        if norms:
+            self.given |= {"q_norm": near(N, D), "k_norm": near(N, D)}
+        if biased:
+            self.given["qkv_bias"] = draw(N, A + 2 * kv)
+        if not dense:
+            order = torch.randperm(2 * pages + 1, generator=torch.Generator().manual_seed(seed))
+            self.given["page_table"] = whole(order[: 2 * pages].reshape(2, pages).tolist())
+
+    def __call__(self, context, out=None):
+        """The row of a token with so many positions, itself included."""
+        from vivace import ops
+
+        self.given["pos"].fill_(context - 1)
+        ops.decode_layers(**self.given | ({} if out is None else {"out": out}))
+        return self.given["out"] if out is None else out
+
+    def on_host(self, context):
+        """The same on the CPU, from the caches as they are: (out, caches)."""
+        from vivace import ops
+
+        there = {k: v.cpu() if hasattr(v, "cpu") else v for k, v in self.given.items()}
+        there["pos"].fill_(context - 1)
+        ops.decode_layers(**there)
+        return there
+
+
+def bits(shape, contexts=(1, 63, 64, 65, 1000, 4097), steps=4):
+    """What steps leave at each context, as a word."""
+    step, seen = Step(shape), hashlib.sha256()
+    for context in contexts:
+        for _ in range(steps):
+            seen.update(step(context).view(step.torch.int16).cpu().numpy().tobytes())
+    for cache in ("k_cache", "v_cache"):
+        seen.update(step.given[cache].view(step.torch.int16).cpu().numpy().tobytes())
+    return seen.hexdigest()
+
+
+def bits_apart(shape, seed, folder):
+    """The same in a process of its own, with warps held up by `seed`; a fault that is planted in this process's kernels is in that one's too."""
+    env = dict(os.environ)
+    if seed:
+        planted = Path(env.get("VIVACE_KERNEL_DIR", "/nonexistent"))
+        for path in planted.rglob("*.cuh") if planted.is_dir() else ():
+            to = folder / path.relative_to(planted)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(path.read_text())
+        source = (folder / HOOK if (folder / HOOK).exists() else ROOT / HOOK).read_text()
+        assert NOTHING in source
+        (folder / HOOK).parent.mkdir(parents=True, exist_ok=True)
+        (folder / HOOK).write_text(source.replace(NOTHING, DELAY.replace("SEED", str(seed))))
+        env["VIVACE_KERNEL_DIR"] = str(folder)
+    done = subprocess.run([sys.executable, __file__, shape], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    print(bits(sys.argv[1]))

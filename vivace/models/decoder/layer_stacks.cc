@@ -1,0 +1,90 @@
+#include "vivace/models/decoder/layer_stacks.h"
+
+#include <cmath>
+
+#include "vivace/base/check.h"
+#include "vivace/ops/decode_layers.h"
+
+namespace vivace::models::decoder {
+namespace {
+
+Status no(const std::string& why) {
+  return Status(Code::kUnsupported, why);
+}
+
+/// One tensor of the layers' `all`, which lie at one distance.
+Result<Tensor> stacked(const char* name, const std::vector<const Tensor*>& all) {
+  const Tensor& first = *all.front();
+  Tensor t = first;
+  t.shape.rank = first.shape.rank + 1;
+  for (int i = 0; i < first.shape.rank; ++i) t.shape.dim[i + 1] = first.shape.dim[i], t.stride[i + 1] = first.stride[i];
+  t.shape.dim[0] = std::ssize(all);
+  t.stride[0] = first.shape.elements();
+  const auto at = [](const Tensor* x) { return static_cast<const std::byte*>(x->data); };
+  const int64_t bytes = info(first.dtype).bytes, apart = all.size() > 1 ? at(all[1]) - at(all[0]) : 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i]->present() || all[i]->dtype != first.dtype || all[i]->shape != first.shape)
+      return no(strf("layer %zu's %s is unlike layer 0's", i, name));
+    if (i > 0 && (at(all[i]) - at(all[i - 1]) != apart || apart % bytes != 0 || apart < t.stride[0] * bytes))
+      return no(strf("%s of the layers do not lie at one distance", name));
+  }
+  if (all.size() > 1) t.stride[0] = apart / bytes;
+  return t;
+}
+
+}  // namespace
+
+Status may_stack(const DecoderConfig& c, const PrecisionPlan& plan, DType kv_dtype) {
+  constexpr uint32_t kOther =
+      kPostNorms | kLocalLayers | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp | kVision | kRecurrent;
+  if ((c.family->features & kOther) != 0 || c.norm_plus_one || std::string_view(c.family->act) != "silu")
+    return no(strf("%s has layers of another kind", c.family->name));
+  if (c.rope_style != "half" || c.rope_dims != c.head_dim)
+    return no(strf("rotation of %ld of %ld dims, %s", static_cast<long>(c.rope_dims), static_cast<long>(c.head_dim),
+                   c.rope_style.c_str()));
+  const double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  if (c.attn_scale != 0 && std::fabs(c.attn_scale - scale) > 1e-6 * scale)
+    return no(strf("attention scale %g", c.attn_scale));
+  if (plan.entry != ActQuant::plain || plan.hidden != DType::bf16)
+    return no(strf("precision %s: activations are not bf16", plan.name));
+  if (kv_dtype != DType::bf16) return no(strf("the cache is %s", name(kv_dtype)));
+  return {};
+}
+
+Result<LayerStacks> stack_layers(const DecoderConfig& config, const DecoderWeights& weights,
+                                 const StepBuffers& buffers) {
+  LayerStacks s;
+  const auto stack = [&](const char* name, Tensor LayerWeights::*weight, DType dtype, Tensor* to) -> Status {
+    std::vector<const Tensor*> all;
+    for (const LayerWeights& w : weights.layers) all.push_back(&(w.*weight));
+    VV_ASSIGN(*to, stacked(name, all));
+    return to->dtype == dtype ? Status() : no(strf("%s is %s", name, vivace::name(to->dtype)));
+  };
+  const DType bf16 = DType::bf16;
+  for (const LayerWeights& w : weights.layers) {
+    if (w.o_bias.present() || w.scales_cache()) return no("a bias of o, or a cache with scales");
+    if (!w.qkv.present() || !w.gate_up.present()) return no("q, k and v, or gate and up, lie apart");
+  }
+  VV_TRY(stack("attn_norm", &LayerWeights::attn_norm, bf16, &s.attn_norm));
+  VV_TRY(stack("qkv", &LayerWeights::qkv, bf16, &s.qkv));
+  const LayerWeights& first = weights.layers.front();
+  if (first.qkv_bias.present()) VV_TRY(stack("qkv_bias", &LayerWeights::qkv_bias, first.qkv_bias.dtype, &s.qkv_bias));
+  if (first.q_norm.present()) VV_TRY(stack("q_norm", &LayerWeights::q_norm, bf16, &s.q_norm));
+  if (first.k_norm.present()) VV_TRY(stack("k_norm", &LayerWeights::k_norm, bf16, &s.k_norm));
+  VV_TRY(stack("o", &LayerWeights::o, bf16, &s.o));
+  VV_TRY(stack("mlp_norm", &LayerWeights::mlp_norm, bf16, &s.mlp_norm));
+  VV_TRY(stack("gate_up", &LayerWeights::gate_up, bf16, &s.gate_up));
+  VV_TRY(stack("down", &LayerWeights::down, bf16, &s.down));
+  std::vector<const Tensor*> keys, values;
+  for (size_t i = 0; i < static_cast<size_t>(config.layers); ++i)
+    keys.push_back(&buffers.k_cache[i]), values.push_back(&buffers.v_cache[i]);
+  VV_ASSIGN(s.k_cache, stacked("k_cache", keys));
+  VV_ASSIGN(s.v_cache, stacked("v_cache", values));
+  return s;
+}
+
+int64_t decode_words(const DecoderConfig& c) {
+  return ops::defs::decode_layers::words_of(c.hidden, c.q_width(), c.kv_width(), c.mlp);
+}
+
+}  // namespace vivace::models::decoder
