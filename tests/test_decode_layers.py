@@ -59,7 +59,7 @@ def test_eager_has_the_bits_of_a_graph(path):
 def test_text(path):
     """Answers of both ways: where they part, the two tokens' logits are as near to each other as bf16 tells apart."""
     with vivace.load_model(path, device=DEVICE, precision="bf16", random_weights=True, decode_layers="on") as one, vivace.load_model(path, device=DEVICE, precision="bf16", random_weights=True, decode_layers="off") as launches:
-        a, b = (list(m.generate_ids(IDS[:9], max_tokens=40, temperature=0).ids) for m in (one, launches))
+        a, b = (list(m.generate_ids(IDS[:9], max_tokens=40, temperature=0).tokens) for m in (one, launches))
         assert len(a) == len(b)
         part = next((i for i in range(len(a)) if a[i] != b[i]), None)
         assert one.report()["decode_layers"] == "used" and launches.report()["decode_layers"] == "launches: off"
