@@ -83,7 +83,7 @@ FAULTS = [
     ("half a sample is lost", "python/vivace/audio.py", "self._raw = raw[whole:]", 'self._raw = b""', f"{STREAM} -k any_pieces"),
     ("a token that hears the end is said", "vivace/models/whisper/text.cc", "f.content - place <= f.margin", "f.content - place < 0", f"{STREAM} -k places"),
     ("sched: a gate without a wait", "vivace/exec/cpu_gate.cc", "if (open(mask)) return;", "if (open(mask) || words() > 0) return;", f"{SCHEDULE} -k models_share"),
-    ("sched: a launch begins before the gate in front of it is open", "vivace/exec/cuda_stream.cc", ".pdl = launch.pdl && !behind_gate}", ".pdl = launch.pdl}", "tests/test_fake_driver.py -k before_the_gate"),
+    ("sched: a launch begins before the gate in front of it is open", "vivace/exec/cuda_stream.cc", ".pdl = launch.pdl && !behind_gate,", ".pdl = launch.pdl,", "tests/test_fake_driver.py -k before_the_gate"),
     ("sched: nobody opens the gate", "vivace/engine/urgent.h", "Status s = stream_.set(*urgent_->gate, urgent_->word, false);\n    shut_ = !s.ok();", "Status s;\n    shut_ = false;", f"{SCHEDULE} -k stand_back", "vivace/models/vla/flow.cc"),
     ("sched: a step passes another tenant's word", "vivace/sched/scheduler.cc", "1u << (kFirstHold + tenant->hold_word_)", "1u << (kFirstHold + (tenant->hold_word_ ^ 1))", f"{SCHEDULE} -k models_share"),
     ("sched: the bound is half of the stretch", "vivace/engine/gate_plan.cc", "std::max(plan.stretch_us, work(from, times.us.size()) + head)", "std::max(plan.stretch_us, (work(from, times.us.size()) + head) / 2)", f"{SCHEDULE} -k longest_stretch"),
