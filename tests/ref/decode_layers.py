@@ -161,6 +161,13 @@ def dims_of(N, H, Hq, Hkv, D, M, L, *, B=1, S=None, P=None):
     return {"T": 1, "N": N, "H": H, "Q": (Hq + 2 * Hkv) * D, "A": Hq * D, "M": M, "D": D, "Hkv": Hkv, "B": B, "L": L, "R": D // 2, "W": words_of(H, Hq * D, Hkv * D, M), **({"S": S, "P": P} if P else {})}
 
 
+def derived_dims(dims, case):
+    """What follows from other dims, for searches of calls."""
+    Hkv, D = dims["Hkv"], dims["D"]
+    A = case.dims["A"] // (case.dims["Hkv"] * case.dims["D"]) * Hkv * D
+    return dims | {"T": 1, "N": case.dims["N"], "A": A, "Q": A + 2 * Hkv * D, "R": D // 2, "W": words_of(dims["H"], A, Hkv * D, dims["M"])}
+
+
 def case(shape, pos, attrs=None, *, ports=None, slot=None, table=None, **options):
     """`table`: pages of a slot, which `shape` counts."""
     values = {**DRAWN, "pos": np.array([pos]), "words": lambda rng, shape: np.zeros(shape, int)} | ({"slot": np.array([slot])} if slot is not None else {}) | ({"page_table": np.array(table)} if table is not None else {})
@@ -178,6 +185,7 @@ CASES = [
     case(dims_of(1, 64, 2, 2, 64, 64, 80, B=2), 64, slot=1, rows=1),
     case(dims_of(2, 576, 9, 3, 64, 1536, 256), 200, note="SmolLM2-135M"),
     case(dims_of(1, 1024, 16, 8, 128, 3072, 1100), 1030, ports=NORMS, note="Qwen3-0.6B: a head's splits have one stage each, and one has two"),
+    case(dims_of(1, 2048, 32, 8, 64, 8192, 70), 66, note="Llama-3.2-1B: a kernel of the gate's list"),
     case(dims_of(1, 896, 14, 2, 64, 4864, 80), 65, ports={"qkv_bias": "bf16"}, note="Qwen2.5-0.5B: seven query heads a kv head, a last piece of a row that is shorter"),
 ]
 
