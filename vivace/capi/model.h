@@ -39,6 +39,7 @@ typedef struct vv_model_options {
   const char* invariance; /* NULL = "class": bits of a row depend on its class; "strict": there is one class */
   struct vv_tenant*
       tenant; /* of sched.h: its place at a scheduler, for which its steps stand back; NULL: nobody schedules it */
+  const char* decode_layers; /* whether a step of one token is one launch for all layers: NULL = "auto"; "on", "off" */
 } vv_model_options;
 
 typedef struct vv_model_info {

@@ -42,6 +42,7 @@ vivace::engine::LoadOptions load_options(const vv_model_options& o) {
   if (o.prefill_chunk != 0) to.prefill_chunk = o.prefill_chunk;
   if (o.lm_head_dtype != nullptr) to.lm_head_dtype = o.lm_head_dtype;
   if (o.invariance != nullptr) to.invariance = o.invariance;
+  if (o.decode_layers != nullptr) to.decode_layers = o.decode_layers;
   return to;
 }
 
