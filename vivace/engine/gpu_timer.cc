@@ -8,14 +8,13 @@ namespace {
 
 class DeviceWatch final : public GpuTimer {
  public:
-  DeviceWatch(cu::Stream stream, device::Event start, device::Event stop)
-      : stream_(stream), start_(std::move(start)), stop_(std::move(stop)) {}
-  Status start() override { return start_.record(stream_); }
-  Status stop() override { return stop_.record(stream_); }
+  DeviceWatch(device::Event start, device::Event stop) : start_(std::move(start)), stop_(std::move(stop)) {}
+  Status start(exec::Stream& stream) override { return start_.record(of(stream)); }
+  Status stop(exec::Stream& stream) override { return stop_.record(of(stream)); }
   Result<double> us() const override { return device::Event::elapsed_us(start_, stop_); }
 
  private:
-  cu::Stream stream_;
+  static cu::Stream of(const exec::Stream& stream) { return static_cast<const exec::CudaStream&>(stream).handle(); }
   device::Event start_, stop_;
 };
 
@@ -26,7 +25,7 @@ Result<std::unique_ptr<GpuTimer>> GpuTimer::open(exec::Stream& stream) {
   if (cuda == nullptr) return std::make_unique<GpuTimer>();
   VV_ASSIGN(device::Event start, device::Event::create(*cuda->device(), true));
   VV_ASSIGN(device::Event stop, device::Event::create(*cuda->device(), true));
-  return std::unique_ptr<GpuTimer>(std::make_unique<DeviceWatch>(cuda->handle(), std::move(start), std::move(stop)));
+  return std::unique_ptr<GpuTimer>(std::make_unique<DeviceWatch>(std::move(start), std::move(stop)));
 }
 
 }  // namespace vivace::engine

@@ -12,8 +12,9 @@ class GpuTimer {
   /// Of the host's streams, whose calls return when their work is done: counts nothing.
   static Result<std::unique_ptr<GpuTimer>> open(exec::Stream& stream);
   virtual ~GpuTimer() = default;
-  virtual Status start() { return {}; }
-  virtual Status stop() { return {}; }
+  /// On any stream of the device that it was opened for, both on the same.
+  virtual Status start(exec::Stream&) { return {}; }
+  virtual Status stop(exec::Stream&) { return {}; }
   /// Microseconds from the last start() to the last stop(), after the stream was waited for; 0 on the host.
   virtual Result<double> us() const { return 0.0; }
 };

@@ -22,4 +22,8 @@ Result<WorkTimes> PolicyModel::place_gates() {
   return Status(Code::kUnsupported, "place_gates: calls of this policy are not divided");
 }
 
+Status PolicyModel::use_whole(bool) {
+  return Status(Code::kUnsupported, "use_whole: this policy has graphs for one part of its device only");
+}
+
 }  // namespace vivace::engine

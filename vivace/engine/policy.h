@@ -33,6 +33,7 @@ struct PolicyOptions {
   GateSite gates = {};                      // of one whose calls are not: what each passes before it begins, and within
   int64_t most_bytes = 0;           // of the device's memory that it may take; 0: as many as there are
   int embodiment = -1;              // groot: the one whose weights are loaded; -1: all of them
+  bool switches = false;            // its graphs are captured for the whole device too, see use_whole()
 };
 
 struct PolicyLimits {
@@ -116,6 +117,11 @@ class PolicyModel : public Model {
   /// says of the longest call is the sum of its launches. Setup phase. Errors: FailedPrecondition without gates;
   /// Unsupported.
   virtual Result<WorkTimes> place_gates();
+  /// Whether calls run on the whole device from the next one on, or, as after load, in its partition: of a policy with
+  /// PolicyOptions::switches, on one thread with predict(). Work that is queued stays before that of calls to come,
+  /// nothing is captured, and answers have the same bits. Errors: Unsupported without that option, or of a family
+  /// that has no such graphs.
+  virtual Status use_whole(bool whole);
 };
 
 }  // namespace vivace::engine

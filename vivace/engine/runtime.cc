@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -22,9 +23,34 @@
 #include "vivace/device/residence.h"
 #include "vivace/exec/cpu_stream.h"
 #include "vivace/exec/cuda_stream.h"
+#include "vivace/exec/stream_switch.h"
 
 namespace vivace::engine {
 namespace {
+
+/// The stream or the two of a runtime.
+class Streams : public Runtime {
+ public:
+  exec::Stream& stream() final { return switch_ ? switch_->stream() : first(); }
+  int variants() const final { return switch_ ? 2 : 1; }
+  int variant() const final { return switch_ && switch_->second() ? 1 : 0; }
+  Status use_whole(bool whole) final {
+    if (switch_) return switch_->use(whole);
+    if (!whole) return {};
+    return Status(Code::kUnsupported, "this model was loaded for one part of its device, and has no graphs of another");
+  }
+
+ protected:
+  virtual exec::Stream& first() = 0;
+  Status add_second(exec::Stream& second) {
+    VV_ASSIGN(std::unique_ptr<exec::Event> order, backend().make_event());
+    switch_.emplace(first(), second, std::move(order));
+    return {};
+  }
+
+ private:
+  std::optional<exec::StreamSwitch> switch_;
+};
 
 /// Bytes that a runtime of the host has reserved. Its buffers keep it.
 struct Account {
@@ -32,17 +58,19 @@ struct Account {
   std::atomic<int64_t> held{0};
 };
 
-class Host final : public Runtime {
+class Host final : public Streams {
  public:
-  Host(int threads, int64_t most_bytes)
-      : pool_(threads), backend_(pool_), stream_(pool_), account_(std::make_shared<Account>(most_bytes)) {}
+  static Result<std::unique_ptr<Runtime>> open(int threads, int64_t most_bytes, bool whole_too) {
+    auto host = std::unique_ptr<Host>(new Host(threads, most_bytes));
+    if (whole_too) VV_TRY(host->add_second(host->second_));
+    return std::unique_ptr<Runtime>(std::move(host));
+  }
   const char* name() const override { return "cpu"; }
   Place place() const override { return Place::host; }
   Arch arch() const override { return Arch::cpu; }
   int multiprocessors() const override { return 0; }
   int threads() const override { return pool_.threads(); }
   exec::Backend& backend() override { return backend_; }
-  exec::Stream& stream() override { return stream_; }
   int max_in_flight_steps() const override { return 1; }
 
   Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
@@ -80,6 +108,13 @@ class Host final : public Runtime {
   Result<Moved> wake() override { return nowhere(); }
 
  private:
+  Host(int threads, int64_t most_bytes)
+      : pool_(threads),
+        backend_(pool_),
+        stream_(pool_),
+        second_(pool_),
+        account_(std::make_shared<Account>(most_bytes)) {}
+  exec::Stream& first() override { return stream_; }
   struct Counted {
     Counted(std::shared_ptr<Account> a, int64_t n) : account(std::move(a)), bytes(n) {}
     ~Counted() { account->held.fetch_sub(bytes); }
@@ -92,7 +127,7 @@ class Host final : public Runtime {
   }
   cpu::Pool pool_;
   exec::CpuBackend backend_;
-  exec::CpuStream stream_;
+  exec::CpuStream stream_, second_;
   std::shared_ptr<Account> account_;
 };
 
@@ -136,31 +171,37 @@ class Share {
   size_t at_;
 };
 
-class Gpu final : public Runtime {
+class Gpu final : public Streams {
  public:
-  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share, bool urgent, int64_t most_bytes) {
+  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share, bool urgent, int64_t most_bytes,
+                                               bool whole_too) {
     VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
     VV_TRY(device->check_arch());
     auto gpu = std::unique_ptr<Gpu>(new Gpu(*device));
     VV_ASSIGN(gpu->backend_, exec::CudaBackend::create(*device));
-    device::Stream stream;
-    if (share == 0) {
-      VV_ASSIGN(stream, device::Stream::create(*device, urgent ? device->priority_levels() - 1 : 0));
-    } else {
-      VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
-      VV_ASSIGN(stream, gpu->share_->partition().stream());
-    }
     VV_ASSIGN(device::Pool* const pool, device::shared_pool(*device));
     gpu->memory_ = device::Residence::create(*pool, strf("a model on %s", gpu->name()), most_bytes);
-    gpu->stream_ = std::make_unique<exec::CudaStream>(std::move(stream));
-    gpu->stream_->use(gpu->memory_);
-    gpu->memory_->add_stream(gpu->stream_id());
+    const auto whole = [&] { return device::Stream::create(*device, urgent ? device->priority_levels() - 1 : 0); };
+    if (share == 0) {
+      VV_ASSIGN(device::Stream stream, whole());
+      gpu->add(std::move(stream));
+    } else {
+      VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
+      VV_ASSIGN(device::Stream stream, gpu->share_->partition().stream());
+      gpu->add(std::move(stream));
+    }
+    if (whole_too) {
+      VV_ASSIGN(device::Stream stream, whole());
+      gpu->add(std::move(stream));
+      VV_TRY(gpu->add_second(*gpu->streams_[1]));
+    }
     return std::unique_ptr<Runtime>(std::move(gpu));
   }
   ~Gpu() override {
-    if (stream_ == nullptr || memory_ == nullptr) return;
-    static_cast<void>(stream_->synchronize());  // its own work: what it used may go from here on
-    memory_->remove_stream(stream_id());
+    for (const auto& stream : streams_) {
+      static_cast<void>(stream->synchronize());  // its own work: what it used may go from here on
+      memory_->remove_stream(id(*stream));
+    }
   }
   const char* name() const override { return backend_->name(); }
   Place place() const override { return Place::device; }
@@ -168,7 +209,6 @@ class Gpu final : public Runtime {
   int multiprocessors() const override { return share_ ? share_->partition().sm_count() : device_.info().sm_count; }
   int threads() const override { return 0; }
   exec::Backend& backend() override { return *backend_; }
-  exec::Stream& stream() override { return *stream_; }
   int max_in_flight_steps() const override { return 4; }
 
   Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
@@ -235,7 +275,7 @@ class Gpu final : public Runtime {
     lanes_.reset();
   }
   Result<Moved> sleep() override {
-    VV_TRY(stream_->synchronize());
+    VV_TRY(stream().synchronize());  // what the other one was given came before
     VV_ASSIGN(const device::Residence::Moved moved, memory_->sleep(pause_));
     return Moved{moved.bytes, moved.seconds};
   }
@@ -250,10 +290,16 @@ class Gpu final : public Runtime {
   const device::Device& device_;
   std::unique_ptr<exec::CudaBackend> backend_;
   std::unique_ptr<Share> share_;  // outlives its stream
-  device::StreamId stream_id() const { return reinterpret_cast<device::StreamId>(stream_->handle()); }
+  exec::Stream& first() override { return *streams_[0]; }
+  static device::StreamId id(const exec::CudaStream& s) { return reinterpret_cast<device::StreamId>(s.handle()); }
+  void add(device::Stream stream) {
+    streams_.push_back(std::make_unique<exec::CudaStream>(std::move(stream)));
+    streams_.back()->use(memory_);
+    memory_->add_stream(id(*streams_.back()));
+  }
   const std::atomic<bool>* pause_ = nullptr;
   std::shared_ptr<device::Residence> memory_;  // what reserve() gave; buffers keep it
-  std::unique_ptr<exec::CudaStream> stream_;
+  std::vector<std::unique_ptr<exec::CudaStream>> streams_;
   std::unique_ptr<device::CudaCopies> lanes_;  // outlives transfers_
   std::unique_ptr<device::TransferEngine> transfers_;
 };
@@ -274,7 +320,7 @@ Status Runtime::upload(std::span<const Upload> copies) {
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share, bool urgent,
-                                               int64_t most_bytes) {
+                                               int64_t most_bytes, bool whole_too) {
   constexpr int kMostThreads = 4096;
   if (threads < 0 || threads > kMostThreads)
     return Status(Code::kInvalidArgument,
@@ -283,16 +329,16 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int th
     return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
   if (device == "cpu" || (device == "auto" && !has_gpu())) {
     if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");
-    return std::unique_ptr<Runtime>(std::make_unique<Host>(threads, most_bytes));
+    return Host::open(threads, most_bytes, whole_too);
   }
-  if (device == "auto") return open("cuda", threads, share, urgent, most_bytes);
+  if (device == "auto") return open("cuda", threads, share, urgent, most_bytes, whole_too);
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
   if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() ||
       end != number.data() + number.size())
     return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
-  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share, urgent, most_bytes);
+  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share, urgent, most_bytes, whole_too);
   if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");
   return gpu;
 }

@@ -27,21 +27,30 @@ class Runtime {
   /// first device) or "cuda:N"; `threads` of the host, 0 = one a physical core. `share` of a device: 0 = all of it,
   /// else in (0, 1): a part of its multiprocessors, rounded up as the chip needs, that no other machine of this process
   /// with a share has. `urgent`: blocks of its stream's kernels take free multiprocessors before those of others, where
-  /// a device has such levels and no share. `most_bytes`: that reserve() gives in all; 0: as many as there are. Errors:
-  /// InvalidArgument lists the names, or says how many threads there may be or what is left; Unsupported when there is
-  /// no such device, or none that can be shared so.
+  /// a device has such levels and no share. `most_bytes`: that reserve() gives in all; 0: as many as there are.
+  /// `whole_too`: a second stream, of the whole device and as urgent as was asked, which use_whole() puts in the place
+  /// of the share's; on the host it is like the first. Errors: InvalidArgument lists the names, or says how many
+  /// threads there may be or what is left; Unsupported when there is no such device, or none that can be shared so.
   static Result<std::unique_ptr<Runtime>> open(const std::string& device, int threads, double share = 0,
-                                               bool urgent = false, int64_t most_bytes = 0);
+                                               bool urgent = false, int64_t most_bytes = 0, bool whole_too = false);
   virtual ~Runtime() = default;
 
   virtual const char* name() const = 0;  // "cpu", "cuda:0"
   virtual Place place() const = 0;
   /// The chip; Arch::cpu for the host.
   virtual Arch arch() const = 0;
-  virtual int multiprocessors() const = 0;  // that work may run on; 0 for the host
+  virtual int multiprocessors() const = 0;  // of its share, or all; 0 for the host
   virtual int threads() const = 0;  // of the host's ops; 0 on a device
   virtual exec::Backend& backend() = 0;
   virtual exec::Stream& stream() = 0;
+  /// Streams that stream() may be: 2 with open()'s whole_too. Graphs are captured for each.
+  virtual int variants() const = 0;
+  /// Which of them it is: 0, the share's, after open(), or 1, the whole device's.
+  virtual int variant() const = 0;
+  /// stream() is the whole device's from here on, or the share's again; what it is given runs behind all that the one
+  /// before was given. Between calls of a model: what holds the other stream, or was captured on it, stays there.
+  /// Errors: Unsupported without whole_too; exec::StreamSwitch::use()'s.
+  virtual Status use_whole(bool whole) = 0;
   /// Steps that may be queued before the first is waited for: 1 where queueing is running.
   virtual int max_in_flight_steps() const = 0;
 

@@ -1,6 +1,7 @@
 // How a model's work stands to others' on its device: what it shuts, or where it lets them by. Models that nobody
 // schedules have neither.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -31,6 +32,10 @@ struct WorkTimes {
   double worst_us = 0;    // the longest step or call
   double stretch_us = 0;  // the longest work between two gates
   int gates = 0;          // of the step that has most
+  void take_worst(const WorkTimes& o) {
+    worst_us = std::max(worst_us, o.worst_us), stretch_us = std::max(stretch_us, o.stretch_us),
+    gates = std::max(gates, o.gates);
+  }
 };
 
 /// Who is told of a model's steps: a scheduler's tenant. Thread-safe.

@@ -29,6 +29,7 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   double device_us() const override { return device_us_; }
   Result<engine::Profile> profile(Stage stage, bool in_step) override;
   Result<engine::WorkTimes> place_gates() override;
+  Status use_whole(bool whole) override { return runtime_->use_whole(whole); }
 
  private:
   using Grid = vision::Grid;
@@ -48,13 +49,17 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   Status fill_constants();
   Status make_tables();
   Status capture();
+  Status capture_variant();
+  /// The graphs' key: there is one for each stream of the machine.
+  exec::ShapeKey variant() const { return exec::ShapeKey(1u + static_cast<uint32_t>(runtime_->variant())); }
   GrootContext context(Show show = {}) const {
     return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show), nullptr};
   }
   /// The points of one of the two graphs, for its launches.
   engine::GateMarks marks(bool context) const {
     const bool here = gating_ || planned_;
-    return {here ? options_.gates : engine::GateSite{}, gating_ ? nullptr : &gates_[context ? 0 : 1]};
+    return {here ? options_.gates : engine::GateSite{},
+            gating_ ? nullptr : &gates_[runtime_->variant()][context ? 0 : 1]};
   }
   Status record_context_launches(exec::Stream& s) const;
   Status record_action_launches(exec::Stream& s) const;
@@ -99,7 +104,7 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   std::vector<ActiveEmbodiment> active_;  // an observation each
   std::vector<int> slots_, taken_;        // embodiments that are loaded; which of them active_ holds, -1: none
   std::unique_ptr<exec::Graph> context_graph_, action_graph_;
-  std::unique_ptr<exec::Plan> run_;
+  std::unique_ptr<exec::Plan> runs_[2];   // by variant
   std::unique_ptr<engine::GpuTimer> timer_;
   exec::Buffer result_, positions_in_;    // actions, and positions, where the host reaches them
   std::vector<Grid> grids_, placed_;      // of the call at hand; whose positions are in place
@@ -112,7 +117,7 @@ class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOpt
   std::vector<float> units_;              // actions in the robot's units, until all are found finite
   double device_us_ = 0;
   size_t answered_ = 0;                   // observations of the last predict(), if it ended well
-  engine::GatePlan gates_[2];             // of a scheduler's tenant: of the context, of the actions
+  engine::GatePlan gates_[2][2];          // of a scheduler's tenant, by variant: of the context, of the actions
   bool gating_ = false, planned_ = false;  // every point is passed, for place_gates() looks; gates_ are known
 };
 

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096,
               kUsualWords = 128;
-constexpr exec::ShapeKey kOnly{1};
 
 }  // namespace
 
@@ -353,21 +352,26 @@ Status GrootModel::record_action_graph(exec::Stream& s) const {
 }
 
 Status GrootModel::capture() {
+  const auto bound = static_cast<size_t>(runtime_->variants());
+  context_graph_ = std::make_unique<exec::Graph>("context", bound);
+  action_graph_ = std::make_unique<exec::Graph>("actions", bound);
+  return for_each_variant([this] { return capture_variant(); });
+}
+
+Status GrootModel::capture_variant() {
   exec::Stream& stream = runtime_->stream();
   // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
   VV_TRY(record_context_graph(stream));
   VV_TRY(record_action_graph(stream));
   VV_TRY(stream.synchronize());
-  context_graph_ = std::make_unique<exec::Graph>("context", 1);
-  action_graph_ = std::make_unique<exec::Graph>("actions", 1);
-  VV_TRY(context_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_context_graph(s); }));
-  VV_TRY(action_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_action_graph(s); }));
-  run_ = std::make_unique<exec::Plan>("policy", runtime_->backend());
+  VV_TRY(context_graph_->capture(variant(), stream, [&](exec::Stream& s) { return record_context_graph(s); }));
+  VV_TRY(action_graph_->capture(variant(), stream, [&](exec::Stream& s) { return record_action_graph(s); }));
+  auto& run = runs_[runtime_->variant()] = std::make_unique<exec::Plan>("policy", runtime_->backend());
   for (exec::Graph* graph : {context_graph_.get(), action_graph_.get()}) {
-    VV_ASSIGN(const exec::Plan::Step step, run_->add(*graph, kOnly, stream));
+    VV_ASSIGN(const exec::Plan::Step step, run->add(*graph, variant(), stream));
     static_cast<void>(step);
   }
-  return run_->freeze();
+  return run->freeze();
 }
 
 engine::Report GrootModel::report() const {
@@ -413,9 +417,10 @@ engine::Report GrootModel::report() const {
       {"action_dim", number(limits_.action_dim)},
       {"robot_dim", number(limits_.robot_dim)},
       {"state_dim", number(limits_.state_dim)},
-      {"gates", number(gates_[0].gates + gates_[1].gates)},
-      {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
-      {"action_launches", number(static_cast<int64_t>(action_graph_->executable(kOnly)->launches()))},
+      {"switches", runtime_->variants() > 1 ? "true" : "false"},
+      {"gates", number(gates_[0][0].gates + gates_[0][1].gates)},
+      {"context_launches", number(static_cast<int64_t>(context_graph_->executable(variant())->launches()))},
+      {"action_launches", number(static_cast<int64_t>(action_graph_->executable(variant())->launches()))},
       {"weight_bytes", number(uploader_.bytes())},
       {"arena_bytes", number(arena_.bytes())}};
 }

@@ -317,14 +317,14 @@ Status GrootModel::run() {
   exec::Stream& stream = runtime_->stream();
   engine::GatedCall call(options_.urgent.get(), options_.gates, stream);
   VV_TRY(call.begin());
-  VV_TRY(timer_->start());
+  VV_TRY(timer_->start(stream));
   if (options_.eager) {
     VV_TRY(record_context_graph(stream));
     VV_TRY(record_action_graph(stream));
   } else {
-    VV_TRY(run_->run());
+    VV_TRY(runs_[runtime_->variant()]->run());
   }
-  VV_TRY(timer_->stop());
+  VV_TRY(timer_->stop(stream));
   VV_TRY(call.end());
   VV_TRY(stream.synchronize());
   VV_ASSIGN(device_us_, timer_->us());
@@ -438,14 +438,20 @@ Result<engine::WorkTimes> GrootModel::place_gates() {
   if (options_.gates.gate == nullptr)
     return Status(Code::kFailedPrecondition, "place_gates: nobody schedules this policy");
   gating_ = true;
-  Result<engine::WorkTimes> work =
-      engine::plan_call(*runtime_, options_.gates.stretch_us, gates_, [&](exec::Stream& stream, size_t i) {
-        return i == 0 ? record_context_launches(stream) : record_action_launches(stream);
-      });
+  engine::WorkTimes work;  // the worst of what it may run on
+  Status planned = for_each_variant([&]() -> Status {
+    VV_ASSIGN(const engine::WorkTimes here,
+              engine::plan_call(*runtime_, options_.gates.stretch_us, gates_[runtime_->variant()],
+                                [&](exec::Stream& stream, size_t i) {
+                                  return i == 0 ? record_context_launches(stream) : record_action_launches(stream);
+                                }));
+    work.take_worst(here);
+    return {};
+  });
   gating_ = false;
-  if (!work.ok()) return work;
+  VV_TRY(std::move(planned));
   planned_ = true;
-  run_.reset();
+  for (auto& run : runs_) run.reset();
   VV_TRY(capture());
   return work;
 }

@@ -43,10 +43,12 @@ class ModelBase : public Interface {
     loaded_at_ = std::chrono::steady_clock::now();
     if (options_.random_weights) source_.make_synthetic();
     double share = 0;
-    bool urgent = false;
+    bool urgent = false, whole_too = false;
     if constexpr (requires(Options& o) { o.partition; }) share = options_.partition;
     if constexpr (requires(Options& o) { o.urgent; }) urgent = options_.urgent != nullptr;
-    VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, share, urgent, options_.most_bytes));
+    if constexpr (requires(Options& o) { o.switches; }) whole_too = options_.switches;
+    VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, share, urgent, options_.most_bytes,
+                                              whole_too));
     runtime_->yield_to(options_.gates.urgent_runs);
     host_pool_ = engine::HostPool::make(
         runtime_->place() == Place::device
@@ -70,6 +72,15 @@ class ModelBase : public Interface {
   Status close_load() {
     runtime_->finish_uploads();
     return source_.check_files();
+  }
+  /// `f` with each stream that the machine has; the share's comes last and stays in use.
+  template <class F>
+  Status for_each_variant(F&& f) {
+    for (int v = runtime_->variants() - 1; v >= 0; --v) {
+      VV_TRY(runtime_->use_whole(v == 1));
+      VV_TRY(f());
+    }
+    return {};
   }
   /// A part of loading ends here, for reports.
   void phase(const char* name) {

@@ -244,9 +244,14 @@ Status PolicyBase::record_context_graph(exec::Stream& s) const {
 }
 
 Status PolicyBase::capture() {
+  const size_t bound = 2 * static_cast<size_t>(runtime_->variants());
+  context_graph_ = std::make_unique<exec::Graph>("context", bound);
+  own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", bound);
+  return for_each_variant([this] { return capture_variant(); });
+}
+
+Status PolicyBase::capture_variant() {
   exec::Stream& stream = runtime_->stream();
-  context_graph_ = std::make_unique<exec::Graph>("context", 2);
-  own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 2);
   // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
   full_ = false;
   VV_TRY(record_context_graph(stream));
@@ -256,7 +261,7 @@ Status PolicyBase::capture() {
     full_ = full;
     VV_TRY(context_graph_->capture(form(true, full), stream, [&](exec::Stream& s) { return record_context_graph(s); }));
   }
-  VV_TRY(own_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_own(s); }));
+  VV_TRY(own_graph_->capture(first_form(), stream, [&](exec::Stream& s) { return record_own(s); }));
   return captured();
 }
 
@@ -476,11 +481,16 @@ Result<engine::WorkTimes> PolicyBase::place_gates() {
   if (options_.gates.gate == nullptr)
     return Status(Code::kFailedPrecondition, "place_gates: nobody schedules this policy");
   gating_ = true;
-  Result<engine::WorkTimes> work =
-      engine::plan_call(*runtime_, options_.gates.stretch_us, gates_,
-                        [&](exec::Stream& stream, size_t i) { return record_launches(stream, i == 0); });
+  engine::WorkTimes work;  // the worst of what it may run on
+  Status planned = for_each_variant([&]() -> Status {
+    VV_ASSIGN(const engine::WorkTimes here,
+              engine::plan_call(*runtime_, options_.gates.stretch_us, gates_[runtime_->variant()],
+                                [&](exec::Stream& stream, size_t i) { return record_launches(stream, i == 0); }));
+    work.take_worst(here);
+    return {};
+  });
   gating_ = false;
-  if (!work.ok()) return work;
+  VV_TRY(std::move(planned));
   planned_ = true;
   uncapture();
   VV_TRY(capture());
@@ -522,9 +532,10 @@ engine::Report PolicyBase::report() const {
           {"action_dim", number(limits_.action_dim)},
           {"robot_dim", number(limits_.robot_dim)},
           {"state_dim", number(limits_.state_dim)},
-          {"gates", number(gates_[0].gates + gates_[1].gates)},
-          {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
-          {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
+          {"switches", runtime_->variants() > 1 ? "true" : "false"},
+          {"gates", number(gates_[0][0].gates + gates_[0][1].gates)},
+          {"context_launches", number(static_cast<int64_t>(context_graph_->executable(first_form())->launches()))},
+          {"action_launches", number(static_cast<int64_t>(own_graph_->executable(first_form())->launches()))},
           {"weight_bytes", number(uploader_.bytes())},
           {"arena_bytes", number(arena_.bytes())},
           {"load_s", phases_json()}};

@@ -26,14 +26,16 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   Status set_act_scales(std::span<const float> scales) override;
   Result<engine::Profile> profile(Stage stage, bool in_step) override;
   Result<engine::WorkTimes> place_gates() override;
+  Status use_whole(bool whole) override { return runtime_->use_whole(whole); }
 
  protected:
+  static constexpr uint32_t kForms = 4;
   /// What varies lies in memory, but that there are forms: of actions that are at one time (even) or at several, of all
-  /// cameras (full) or some.
-  static constexpr exec::ShapeKey form(bool even, bool full) {
-    return exec::ShapeKey((even ? 1u : 2u) + (full ? 0u : 2u));
+  /// cameras (full) or some. All of them for each stream of the machine; these are of the one in use.
+  exec::ShapeKey form(bool even, bool full) const {
+    return exec::ShapeKey((even ? 1u : 2u) + (full ? 0u : 2u) + kForms * static_cast<uint32_t>(runtime_->variant()));
   }
-  static constexpr exec::ShapeKey kOnly{1};  // the first of them
+  exec::ShapeKey first_form() const { return form(true, true); }
 
   // What a family adds.
   /// QuantizationSites of the cache behind a prefix.
@@ -48,7 +50,7 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   virtual Status record_own(exec::Stream& s) const = 0;
   /// The launches of one of the two graphs without the copies around them.
   virtual Status record_launches(exec::Stream& s, bool context) const;
-  /// Both graphs are there.
+  /// Both graphs are there, for the stream in use.
   virtual Status captured() = 0;
   /// They go: what refers to them must not stay.
   virtual void uncapture() {}
@@ -71,7 +73,8 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   /// The points of one of the two graphs, for its launches.
   engine::GateMarks marks(bool context) const {
     const bool here = gating_ || planned_;
-    return {here ? options_.gates : engine::GateSite{}, gating_ ? nullptr : &gates_[context ? 0 : 1]};
+    return {here ? options_.gates : engine::GateSite{},
+            gating_ ? nullptr : &gates_[runtime_->variant()][context ? 0 : 1]};
   }
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
@@ -92,7 +95,7 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   std::unique_ptr<exec::Graph> context_graph_, own_graph_;
   bool full_ = true;  // every observation at hand has all its cameras, and there are as many as there may be
   size_t answered_ = 0;             // observations of the last predict(), if it ended well
-  engine::GatePlan gates_[2];       // of a scheduler's tenant: of the context, of what follows
+  engine::GatePlan gates_[2][2];    // of a scheduler's tenant, by variant: of the context, of what follows
   bool gating_ = false, planned_ = false;  // every point is passed, for place_gates() looks; gates_ are known
 
  private:
@@ -101,6 +104,7 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
   void declare_context();
   Status fill_constants();
   Status capture();
+  Status capture_variant();
   Status check(const engine::Observation& o, size_t i) const;
   Status write(std::span<const engine::Observation> observations);
 

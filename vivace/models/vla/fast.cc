@@ -165,7 +165,7 @@ Status FastPolicy::write_action_tokens(size_t observations) {
   }
   const auto issue = [&](int s) -> Status {
     if (options_.eager) VV_TRY(s == 0 ? record_context_graph(stream) : record_own(stream));
-    else VV_TRY((s == 0 ? context_graph_ : own_graph_)->replay(s == 0 ? form(true, full_) : kOnly, stream));
+    else VV_TRY((s == 0 ? context_graph_ : own_graph_)->replay(form(true, s > 0 || full_), stream));
     return stream.record(*done_[static_cast<size_t>(s % kAhead)]);
   };
   int queued = 0;

@@ -41,7 +41,7 @@ class FlowPolicy final : public PolicyBase {
   ActionInputs action_;
   StagingBuffer action_in_;
   exec::Buffer result_;
-  std::unique_ptr<exec::Plan> runs_[4];  // by form() less 1
+  std::unique_ptr<exec::Plan> runs_[2 * kForms];  // by form() less 1
   std::unique_ptr<engine::GpuTimer> timer_;
   double device_us_ = 0;
   bool even_ = true;                // no observation at hand has actions that are given
@@ -245,14 +245,14 @@ Result<std::span<const float>> FlowPolicy::run(size_t observations) {
   exec::Stream& stream = runtime_->stream();
   engine::GatedCall call(options_.urgent.get(), options_.gates, stream);
   VV_TRY(call.begin());
-  VV_TRY(timer_->start());
+  VV_TRY(timer_->start(stream));
   if (options_.eager) {
     VV_TRY(record_context_graph(stream));
     VV_TRY(record_own(stream));
   } else {
     VV_TRY(runs_[form(even_, full_).value - 1]->run());
   }
-  VV_TRY(timer_->stop());
+  VV_TRY(timer_->stop(stream));
   VV_TRY(call.end());
   VV_TRY(stream.synchronize());
   VV_ASSIGN(device_us_, timer_->us());
