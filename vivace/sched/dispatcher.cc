@@ -140,13 +140,15 @@ int Dispatcher::coldest(bool burstable) const {
 
 /// Time that it did not want is not saved up.
 void Dispatcher::catch_up(Tenant* t) const {
-  if (const double least = least_virtual_us(); least != kForever) t->virtual_us = std::max(t->virtual_us, least);
+  if (const double least = least_virtual_us(*t); least != kForever) t->virtual_us = std::max(t->virtual_us, least);
 }
 
-double Dispatcher::least_virtual_us() const {
+/// Of those that want what `beside` has.
+double Dispatcher::least_virtual_us(const Tenant& beside) const {
   double least = kForever;
   for (const Tenant& t : tenants_)
-    if (lower(t) && t.wants && !t.paused) least = std::min(least, t.virtual_us);
+    if (lower(t) && t.wants && !t.paused && !(t.demand.times.apart && beside.demand.times.apart))
+      least = std::min(least, t.virtual_us);
   return least;
 }
 
@@ -369,12 +371,25 @@ Status Dispatcher::charge(int tenant, double, double device_us, double waited_us
   return {};
 }
 
+bool Dispatcher::beside(int tenant) const {
+  const auto another = [&](const Call& c) { return c.tenant != tenant; };
+  if (std::any_of(lost_.begin(), lost_.end(), [&](const Running& r) { return another(r.call); })) return true;
+  if (running_ && !another(running_->call) && running_->call.shuts) return false;
+  const bool own = running_ && !another(running_->call);  // then calls that wait, wait for it
+  if (!own && (running_ || std::any_of(queue_.begin(), queue_.end(), another))) return true;
+  for (size_t i = 0; i < tenants_.size(); ++i) {
+    const Tenant& t = tenants_[i];
+    if (static_cast<int>(i) != tenant && lower(t) && t.wants && !t.paused) return true;
+  }
+  return false;
+}
+
 /// Who is furthest behind always runs; who is too far ahead of it stands back.
 void Dispatcher::pace() {
-  const double least = least_virtual_us();
   for (size_t i = 0; i < tenants_.size(); ++i) {
     Tenant& t = tenants_[i];
     if (!lower(t)) continue;
+    const double least = least_virtual_us(t);
     // Held until it is level again: a lead that is let go at once would shut and open at every step.
     const bool ahead = least != kForever && (t.held ? t.virtual_us > least : t.virtual_us > least + kLeadUs);
     const bool hold = t.wants && (t.paused || ahead);

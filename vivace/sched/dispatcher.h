@@ -26,6 +26,7 @@ class Actuator {
 /// What a tenant had so far. Times in microseconds.
 struct TenantStats {
   int64_t calls = 0, missed = 0, rejected = 0, overruns = 0, lost = 0, early = 0, early_wrong = 0;
+  int64_t whole_calls = 0;  // of a policy that switches: calls on the whole device
   double device_us = 0, worst_us = 0, wait_worst_us = 0;
   bool demoted = false;  // guaranteed once; overran too often
   bool fits = true;      // what was admitted holds with the times that were seen since
@@ -35,8 +36,8 @@ struct TenantStats {
 
 /// Not thread-safe. Guaranteed calls run one at a time by earliest deadline; those that come faster than their period
 /// have the deadline that they would have had in time, so nobody else pays. Burstable work is held back by virtual
-/// device time: who is more than kLead ahead of the others by share stands back while they want to run. Best effort
-/// shares what kBackground leaves.
+/// device time: who is more than kLead ahead of the others by share stands back while they want to run; those that have
+/// a partition each do not stand back for one another. Best effort shares what kBackground leaves.
 class Dispatcher {
  public:
   static constexpr double kLeadUs = 4000;       // virtual time ahead before a tenant stands back
@@ -107,6 +108,14 @@ class Dispatcher {
   /// A step of it used the device for so long, and stood back for `waited_us`.
   Status charge(int tenant, double now, double device_us, double waited_us = 0);
 
+  /// Whether others' work is on the device beside a call of the tenant that begins now, or wants to be: a call of
+  /// another one that runs, was given up, or waits where this one does not keep it waiting; work of a lower tenant that
+  /// is not paused. Of a guaranteed call that others stand back for only what was given up counts: nobody else runs
+  /// until it ends.
+  bool beside(int tenant) const;
+  /// Its call begins on the whole device.
+  void count_whole(int tenant) { ++tenants_[static_cast<size_t>(tenant)].stats.whole_calls; }
+
   /// Timers that are due: overruns, the watchdog, early closes.
   void tick(double now);
   /// When tick() is due; infinity: never.
@@ -152,7 +161,7 @@ class Dispatcher {
   std::vector<Demand> demands() const;
   void grow(Tenant* t);
   void pace();
-  double least_virtual_us() const;
+  double least_virtual_us(const Tenant& beside) const;
   void catch_up(Tenant* t) const;
   void set_early(Tenant* t, bool early);
   static void learn(Tenant* t, double now);

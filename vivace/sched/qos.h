@@ -34,6 +34,9 @@ struct Qos {
 struct Times {
   double worst_us = 0;    // a call's worst time; of burstable work a step's
   double stretch_us = 0;  // longest work between two gates; worst_us where it passes none
+  double whole_us = 0;    // of a policy that switches: a call's worst time on the whole device; worst_us is the
+                          // partition's, and what is promised counts by that alone
+  bool apart = false;     // it has a partition: it and others that have one run beside each other
 };
 
 struct Demand {

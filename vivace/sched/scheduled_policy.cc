@@ -17,8 +17,8 @@ double us_since(Clock::time_point start) {
 
 class ScheduledPolicy final : public engine::PolicyModel {
  public:
-  ScheduledPolicy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant)
-      : tenant_(std::move(tenant)), policy_(std::move(policy)) {}
+  ScheduledPolicy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant, bool switches)
+      : tenant_(std::move(tenant)), policy_(std::move(policy)), switches_(switches) {}
   const std::string& family() const override { return policy_->family(); }
   engine::Report report() const override { return policy_->report(); }
   std::vector<engine::MemoryLine> memory() const override { return policy_->memory(); }
@@ -56,20 +56,27 @@ class ScheduledPolicy final : public engine::PolicyModel {
         return retry_us == 0
                    ? std::move(turn).status()
                    : Status(turn.status().code(), turn.status().message() + strf("; come again in %.0f us", retry_us));
-      Status s = work();
+      Status s = run(work);
       if (s.ok() && policy_->device_us() > 0) turn->took(policy_->device_us());
       return s;
     }
     tenant_->want(true);
     const auto start = Clock::now();
-    Status s = work();
+    Status s = run(work);
     tenant_->charge(us_since(start));
     tenant_->want(false);
     return s;
   }
 
+  template <class Work>
+  Status run(Work&& work) {
+    if (switches_) VV_TRY(policy_->use_whole(tenant_->take_whole()));
+    return work();
+  }
+
   std::shared_ptr<Tenant> tenant_;  // outlives the policy, whose stream uses its gate
   std::unique_ptr<engine::PolicyModel> policy_;
+  const bool switches_;
 };
 
 /// Frames, words and a state of zeros, as many as there may be.
@@ -126,12 +133,22 @@ Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_u
 }
 
 Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy,
-                                                          std::shared_ptr<Tenant> tenant, double worst_us) {
+                                                          std::shared_ptr<Tenant> tenant, double worst_us,
+                                                          Partition partition) {
+  const bool switches = partition == Partition::switched;
   Times times{worst_us, worst_us};
+  times.apart = partition != Partition::none;
   const bool stands_back = tenant->cls() != Class::guaranteed;
   bool asked = false;
   if (worst_us == 0) {
-    VV_ASSIGN(times, time_calls(*policy));
+    if (switches) {
+      VV_TRY(policy->use_whole(true));
+      VV_ASSIGN(const Times whole, time_calls(*policy));
+      times.whole_us = whole.worst_us;
+      VV_TRY(policy->use_whole(false));
+    }
+    VV_ASSIGN(const Times here, time_calls(*policy));
+    times.worst_us = times.stretch_us = std::max(here.worst_us, times.whole_us);
     asked = true;
   } else if (stands_back) {
     asked = sample_call(*policy).ok();
@@ -144,7 +161,7 @@ Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine
       return std::move(work).status();
   }
   VV_TRY(admit(*tenant, *policy, times));
-  return make_scheduled(std::move(policy), std::move(tenant));
+  return make_scheduled(std::move(policy), std::move(tenant), switches);
 }
 
 Result<Times> time_calls(engine::PolicyModel& policy) {
@@ -163,8 +180,8 @@ Result<Times> time_calls(engine::PolicyModel& policy) {
 }
 
 std::unique_ptr<engine::PolicyModel> make_scheduled(std::unique_ptr<engine::PolicyModel> policy,
-                                                    std::shared_ptr<Tenant> tenant) {
-  return std::make_unique<ScheduledPolicy>(std::move(policy), std::move(tenant));
+                                                    std::shared_ptr<Tenant> tenant, bool switches) {
+  return std::make_unique<ScheduledPolicy>(std::move(policy), std::move(tenant), switches);
 }
 
 }  // namespace vivace::sched

@@ -26,14 +26,24 @@ Status check_speech(const Tenant& tenant);
 /// cannot be asked so; say its times then.
 Result<Times> time_calls(engine::PolicyModel& policy);
 
+/// How a policy was loaded: PolicyOptions::partition and ::switches.
+enum class Partition : uint8_t { none, kept, switched };
+inline Partition partition_of(const engine::PolicyOptions& o) {
+  return o.switches ? Partition::switched : o.partition != 0 ? Partition::kept : Partition::none;
+}
+
 /// Times a policy, if `worst_us` is 0, has gates within its calls where it is not guaranteed, admits it and makes it
-/// make_scheduled()'s. Errors: theirs.
+/// make_scheduled()'s. One that switches is timed in its partition and on the whole device, and admitted by the longer.
+/// Errors: theirs.
 Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy,
-                                                          std::shared_ptr<Tenant> tenant, double worst_us = 0);
+                                                          std::shared_ptr<Tenant> tenant, double worst_us = 0,
+                                                          Partition partition = Partition::none);
 
 /// `policy`, loaded with the tenant's urgent() and gates(), as one whose predict() and generate() wait for their turn
-/// (guaranteed) or are charged to it (others). Errors of calls: those of Tenant::enter() besides the policy's own.
+/// (guaranteed) or are charged to it (others). `switches`: each call asks first whether it has the whole device
+/// (Tenant::take_whole()) and keeps to the answer until it ends. Errors of calls: those of Tenant::enter() besides the
+/// policy's own.
 std::unique_ptr<engine::PolicyModel> make_scheduled(std::unique_ptr<engine::PolicyModel> policy,
-                                                    std::shared_ptr<Tenant> tenant);
+                                                    std::shared_ptr<Tenant> tenant, bool switches = false);
 
 }  // namespace vivace::sched

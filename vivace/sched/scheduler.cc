@@ -139,6 +139,15 @@ Status Tenant::expect_in(double us) {
   return {};
 }
 
+bool Tenant::take_whole() {
+  Scheduler& s = *scheduler_;
+  const std::lock_guard<std::mutex> lock(s.mutex_);
+  if (number_ < 0) return true;
+  if (s.dispatcher_.beside(number_)) return false;
+  s.dispatcher_.count_whole(number_);
+  return true;
+}
+
 void Tenant::want(bool work) {
   Scheduler& s = *scheduler_;
   const std::lock_guard<std::mutex> lock(s.mutex_);

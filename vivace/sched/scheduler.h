@@ -76,6 +76,9 @@ class Tenant final : public engine::StepAccount {
   Result<Turn> enter(double deadline_us = 0, double* retry_after_us = nullptr);
   /// Guaranteed: the next enter() comes in so long; others stand back just before.
   Status expect_in(double us);
+  /// Of a policy that switches, when its call begins: whether the whole device is its own, see Dispatcher::beside().
+  /// Counts such calls. true before admit().
+  bool take_whole();
   // Of burstable and best-effort tenants.
   void want(bool work) override;
   void charge(double us) override;

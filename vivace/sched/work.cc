@@ -12,7 +12,9 @@ using Clock = std::chrono::steady_clock;
 Result<std::unique_ptr<Work>> Work::open(std::shared_ptr<Tenant> tenant, const Times& times, double partition) {
   const bool urgent = tenant->cls() == Class::guaranteed;
   VV_ASSIGN(std::unique_ptr<engine::Runtime> runtime, engine::Runtime::open(tenant->device(), 1, partition, urgent));
-  VV_TRY(tenant->admit(times));
+  Times known = times;
+  known.apart = partition != 0;
+  VV_TRY(tenant->admit(known));
   return std::unique_ptr<Work>(new Work(std::move(tenant), std::move(runtime)));
 }
 
