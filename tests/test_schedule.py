@@ -328,7 +328,21 @@ def test_a_partition_is_of_a_gpu(gpu):
             gpu.work("own", qos=vivace.best_effort(), worst_ms=1, partition=wrong)
     with bad(vivace.UnsupportedError, "partition: the host is shared by threads"):
         gpu.work("own", qos=vivace.best_effort(), worst_ms=1, partition=0.5)
+    with bad(vivace.UnsupportedError, "partition: the host is shared by threads"):
+        policy(gpu, partition=0.5)
+    for wrong in (dict(partition=1.5), dict(keep_partition="yes"), dict(keep_partition=True)):
+        with bad(vivace.InvalidArgumentError, "partition: "):
+            policy(gpu, **wrong)
     assert gpu.stats() == {}
+
+
+def test_a_policy_without_a_partition_has_no_second_graphs(gpu):
+    """Which of the two a call has, and when, is held by tests/sched/switch_test.cc and tests/models/switch_test.cc."""
+    arm = policy(gpu)
+    arm.predict(**given())
+    row = gpu.stats()["arm"]
+    assert row["calls"] == 1 and row["whole_us"] == row["whole_calls"] == 0 and arm.report()["switches"] is False
+    assert 'vivace_sched_whole_calls_total{tenant="arm",class="guaranteed"} 0' in gpu.metrics()
 
 
 def test_closed_while_it_runs(gpu):

@@ -50,19 +50,20 @@ std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& 
                                     const std::string& statistics, std::vector<bool> delta, const std::string& robot,
                                     int threads, int views, int horizon, int steps, int batch, int prompt_tokens,
                                     int codes, const std::string& codec, std::vector<float> act_scales, bool eager,
-                                    double partition, bool random_weights, int embodiment, const Tenant* tenant) {
+                                    double partition, bool random_weights, int embodiment, const Tenant* tenant,
+                                    bool keep_partition) {
   engine::PolicyOptions options{
       config,  device,    precision,     resize, statistics, std::move(delta), robot, std::move(act_scales),
       threads, views,     horizon,       steps,  batch,      prompt_tokens,    codes, codec,
       eager,   partition, random_weights};
   options.embodiment = embodiment;
   if (tenant != nullptr) options.urgent = tenant->tenant->urgent(), options.gates = tenant->tenant->gates(),
-    options.most_bytes = tenant->tenant->most_bytes();
+    options.most_bytes = tenant->tenant->most_bytes(), options.switches = partition != 0 && !keep_partition;
   auto loaded = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
     const NoGil release;
     VV_ASSIGN(std::unique_ptr<engine::PolicyModel> policy, models::load_policy(path, options));
     if (tenant == nullptr) return policy;
-    return sched::admit_policy(std::move(policy), tenant->tenant, tenant->worst_us);
+    return sched::admit_policy(std::move(policy), tenant->tenant, tenant->worst_us, sched::partition_of(options));
   }();
   check(loaded.status());
   return std::make_unique<Policy>(std::move(loaded).value(), path);
@@ -311,7 +312,8 @@ void add_policy(nb::module_& m) {
         nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
         nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_action_tokens") = 0, nb::arg("codec") = "",
         nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0,
-        nb::arg("random_weights") = false, nb::arg("embodiment") = -1, nb::arg("tenant").none() = nb::none());
+        nb::arg("random_weights") = false, nb::arg("embodiment") = -1, nb::arg("tenant").none() = nb::none(),
+        nb::arg("keep_partition") = false);
   m.def("policy_family", [](const std::string& path) {
     auto family = models::policy_family(path);
     check(family.status());

@@ -86,6 +86,7 @@ nb::dict row(const sched::Scheduler::Row& r) {
   out["bound_us"] = r.demand.times.stretch_us, out["promised"] = r.promised;
   out["calls"] = s.calls, out["missed"] = s.missed, out["rejected"] = s.rejected, out["overruns"] = s.overruns,
   out["lost"] = s.lost, out["demoted"] = s.demoted, out["fits"] = s.fits, out["asleep"] = s.asleep;
+  out["whole_us"] = r.demand.times.whole_us, out["whole_calls"] = s.whole_calls;
   out["early"] = s.early, out["early_wrong"] = s.early_wrong, out["device_us"] = s.device_us,
   out["worst_us"] = s.worst_us;
   out["wait_us"] = histogram(s.wait), out["response_us"] = histogram(s.response);

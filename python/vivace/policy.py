@@ -16,7 +16,7 @@ from vivace.options import path as path_text
 _STAGES = ("context", "actions", "whole")  # as PolicyModel::Stage
 
 
-def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None,
+def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None, keep_partition=False,
                 threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_action_tokens=0, calibration=None, percentile=100.0, random_weights=False, embodiment=None, tenant=None, **unknown) -> "Policy":
     """Loads a policy: what vivace.load_model(path, config=...) does.
 
@@ -34,12 +34,13 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
     `calibration`, a list of dicts with predict()'s arguments, in bf16; `percentile` of the magnitudes that they
     bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan, the shapes and the observations.
     partition: a share of a GPU's multiprocessors, in (0, 1), which no other policy of this process with a share runs on; None is all
-    of the GPU. report()["multiprocessors"] says how many it became. The same bits either way.
+    of the GPU. report()["multiprocessors"] says how many it became. The same bits either way. Of a scheduler's tenant (tenant=) a call has the whole GPU where no
+    other tenant works when it begins (docs/scheduling.md), unless keep_partition=True.
     tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
     """
-    given = dict(config=config, num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, device=device, precision=precision, partition=partition,
+    given = dict(config=config, num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, device=device, precision=precision, partition=partition, keep_partition=keep_partition,
                  threads=threads, resize=resize, statistics=statistics, robot=robot, delta=delta, tokenizer=tokenizer, codec=codec, max_action_tokens=max_action_tokens, calibration=calibration, percentile=percentile,
                  random_weights=random_weights, embodiment=embodiment, tenant=tenant)
     given = checked("load_policy", POLICY, given | unknown)
@@ -56,7 +57,9 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
     named, given["embodiment"] = given["embodiment"], _number_of("load_policy", path, given["embodiment"])
     if isinstance(named, str):
         given["robot"] = named  # whose statistics count: several names may have one number
-    where = {name: given.pop(name) for name in ("device", "threads", "partition")}
+    if keep_partition and partition is None:
+        raise InvalidArgumentError("keep_partition: there is none; give partition, a share of the device in (0, 1)")
+    where = {name: given.pop(name) for name in ("device", "threads", "partition", "keep_partition")}
     del given["precision"]
     options = given
 

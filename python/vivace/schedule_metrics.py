@@ -6,6 +6,7 @@ COUNTERS = {  # name -> (field, what it counts)
     "deadline_missed_total": ("missed", "Calls that ended after their deadline."),
     "overrun_total": ("overruns", "Calls that took more than 1.2 x their worst time."),
     "watchdog_open_total": ("lost", "Calls whose gate the watchdog opened."),
+    "whole_calls_total": ("whole_calls", "Calls of a policy with a partition that had the whole device."),
     "early_total": ("early", "Calls before which others stood back in time."),
     "early_wrong_total": ("early_wrong", "Calls that were expected and did not come."),
     "device_us_total": ("device_us", "Device time, us."),

@@ -1,6 +1,7 @@
 /* The scheduler through the C ABI, as a C99 program sees it: a policy and a language model as tenants, and every
  * refusal. What is admitted and who goes first is the business of tests/sched and tests/test_schedule.py. */
 #include <stdio.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "tests/capi/check.h"
@@ -103,6 +104,11 @@ int main(int argc, char** argv) {
   memset(&p, 0, sizeof p);
   p.struct_size = sizeof p, p.path = argv[2], p.config = "pi0", p.device = "cpu", p.statistics = "none", p.views = 2,
   p.horizon = 10, p.steps = 2, p.threads = 1, p.tenant = arm;
+  p.partition = 0.5; /* the host has none, whichever way it would be used */
+  for (p.keep_partition = 0; p.keep_partition < 2; ++p.keep_partition)
+    EXPECT_ERROR(vv_policy_load(&p, &policy), VV_UNSUPPORTED, "partition: the host is shared by threads");
+  p.partition = 0;
+  p.struct_size = offsetof(vv_policy_options, keep_partition); /* a caller of before this field */
   EXPECT_OK(vv_policy_load(&p, &policy));
   burstable.min_share = 0.2;
   EXPECT_OK(vv_scheduler_join(gpu, "llm", &burstable, 0, &llm));

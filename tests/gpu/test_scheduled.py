@@ -14,6 +14,7 @@ if not (device and device.ON_GPU):
     pytest.skip("--device cuda runs these", allow_module_level=True)
 
 import vivace  # noqa: E402
+from tests.test_groot import observation as groot_observation  # noqa: E402
 from tests.test_model import FIXTURES  # noqa: E402
 from vivace import _core  # noqa: E402
 
@@ -178,6 +179,89 @@ def test_work_in_a_partition_runs_beside(gpu):
         assert float(x.min()) == float(x.max()) == 3
         with pytest.raises(vivace.InvalidArgumentError, match="are left"):
             gpu.work("c", qos=vivace.best_effort(), worst_ms=50, partition=0.75)
+
+
+@pytest.mark.parametrize("policy", ["pi05_tiny", "groot_n17_tiny"])
+def test_a_policy_has_its_partition_beside_others_and_the_device_alone(gpu, policy, record_property):
+    """One of two graphs a call, by who works when it begins: the same bits, both counted, both times known. Two policies with a partition are apart."""
+    own, given = (ARM, GIVEN | dict(seed=3)) if policy == "pi05_tiny" else (dict(num_views=3, statistics="none"), groot_observation("a"))
+    with vivace.load_model(VLA / policy, device=device.NAME, **own) as alone:
+        want, launches = alone.predict(**given), alone.report()["action_launches"]
+
+    def load(name, **options):
+        return gpu.load_model(VLA / policy, name=name, qos=vivace.burstable(min_share=0.1, stretch_ms=0.05), **own, **options)
+
+    with vivace.load_model(LLM, device=device.NAME) as one:
+        words = one.generate_ids(IDS, max_tokens=40).tokens
+    whole = device.info()["sm_count"]
+    with load("small", partition=0.4) as small, load("kept", partition=0.4, keep_partition=True) as kept, gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2) as llm:
+        report = small.report()
+        assert report["switches"] and not kept.report()["switches"] and report["multiprocessors"] < 0.6 * whole and report["action_launches"] >= launches
+        row = gpu.stats()["small"]
+        assert 0 < row["whole_us"] <= row["wcet_us"] and gpu.stats()["kept"]["whole_us"] == 0
+        for _ in range(20):
+            assert (small.predict(**given) == want).all() and (kept.predict(**given) == want).all()
+        row = gpu.stats()["small"]
+        assert row["whole_calls"] == row["calls"] == 20 and gpu.stats()["kept"]["whole_calls"] == 0
+
+        over, failures = threading.Event(), []
+
+        def write():
+            while not over.is_set():
+                if llm.generate_ids(IDS, max_tokens=40).tokens != words:
+                    failures.append("the language model's answer")
+                over.wait(0.003)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            for call in range(400):
+                if not (small.predict(**given) == want).all():
+                    failures.append(call)
+        finally:
+            over.set()
+            thread.join()
+        after = gpu.stats()["small"]
+        calls, on_whole = after["calls"] - 20, after["whole_calls"] - 20
+        assert not failures and 0 < on_whole < calls == 400
+        assert (small.predict(**given) == want).all() and gpu.stats()["small"]["whole_calls"] == after["whole_calls"] + 1
+        record_property("note", f"{on_whole} of {calls} calls on all {whole} multiprocessors; at worst {row['whole_us']:.0f} us there, {row['wcet_us']:.0f} on {report['multiprocessors']}")
+    gc.collect()
+
+
+def test_a_guaranteed_policy_with_a_partition_has_the_device(gpu):
+    """Others stand back during its call, so nobody is beside it."""
+    with vivace.load_model(VLA / "pi05_tiny", device=device.NAME, **ARM) as alone:
+        want = alone.predict(**GIVEN, seed=3)
+    urgent, over = arm(gpu, partition=0.4), threading.Event()
+    with gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2) as llm:
+        thread = threading.Thread(target=lambda: [llm.generate_ids(IDS, max_tokens=40) for _ in iter(over.is_set, True)])
+        thread.start()
+        try:
+            assert all((urgent.predict(**GIVEN, seed=3) == want).all() for _ in range(100))
+        finally:
+            over.set()
+            thread.join()
+    row = gpu.stats()["arm"]
+    assert row["demoted"] or row["whole_calls"] == row["calls"] == 100
+    gc.collect()
+
+
+def test_a_policy_that_switches_sleeps_and_wakes(gpu):
+    """Both streams are waited for, and both graphs replay at the same addresses."""
+    with gpu.load_model(VLA / "pi05_tiny", name="arm", qos=vivace.burstable(), partition=0.4, **ARM) as small, gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2) as llm:
+        want = small.predict(**GIVEN, seed=3)
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: llm.generate_ids(IDS, max_tokens=80))
+            thread.start()
+            assert all((small.predict(**GIVEN, seed=3) == want).all() for _ in range(30))
+            thread.join()
+            assert (small.predict(**GIVEN, seed=3) == want).all()
+            gpu.sleep(small)
+            gpu.wake(small)
+        row = gpu.stats()["arm"]
+        assert row["calls"] == 94 and 4 <= row["whole_calls"] < 94
+    gc.collect()
 
 
 @pytest.mark.parametrize("connections", [32, 1])

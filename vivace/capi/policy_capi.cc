@@ -137,11 +137,12 @@ vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
     if (o.tenant != nullptr) {
       VV_NOT_NULL(o.tenant);
       to.urgent = o.tenant->tenant->urgent(), to.gates = o.tenant->tenant->gates(),
-      to.most_bytes = o.tenant->tenant->most_bytes();
+      to.most_bytes = o.tenant->tenant->most_bytes(), to.switches = o.partition != 0 && o.keep_partition == 0;
     }
     VV_ASSIGN(auto model, vivace::models::load_policy(o.path, to));
     if (o.tenant != nullptr) {
-      VV_ASSIGN(model, vivace::sched::admit_policy(std::move(model), o.tenant->tenant, o.tenant->worst_us));
+      VV_ASSIGN(model, vivace::sched::admit_policy(std::move(model), o.tenant->tenant, o.tenant->worst_us,
+                                                   vivace::sched::partition_of(to)));
     }
     const engine::PolicyLimits l = model->limits();
     auto policy = std::make_unique<vv_policy>();
