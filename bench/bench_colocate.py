@@ -1,6 +1,6 @@
 """A policy at its pace beside language models on one device, with a scheduler and without: bench/results/<chip>/colocate.json.
 
-    python bench/bench_colocate.py --facts FILE --out DIR [--seconds 240] [--parts b1,more,three,two,torch] [--rows gated] [--scale 1] [--device cpu --tiny]
+    python bench/bench_colocate.py --facts FILE --out DIR [--seconds 240] [--parts b1,more,three,two,torch,share] [--rows gated] [--scale 1] [--device cpu --tiny]
 
 A part is a process of its own, so that what breaks in one leaves the others; a row that fails is a row that says so. Each part
 loads a policy alone and measures it alone first, at the pace of its rows. Windows:
@@ -11,6 +11,8 @@ three   policy, Qwen3-8B and Qwen3-0.6B: each one's share; policy, Qwen3-8B and 
         its updates take, and the shares (asr)
 two     the language model in a second process
 torch   a step of the same shape in PyTorch, on a stream that no gate holds
+share   the policy as a burstable tenant, 10 calls a second: with the whole device, in a partition (kept), and in one while others work (switching); alone,
+        beside Qwen3-8B, and beside calls one after the other of a second policy that has its own partition where the first has one
 Rows: clock=wall is predict() as its caller sees it, clock=device what the device says of the call: only like is compared with like.
 --calls FOLDER keeps every call of a window: when it began, both clocks, the chip's clock behind it, and what the scheduler saw meanwhile (a step of a
 prompt, say). --stretch-ms and --chunk are the language model's: others of its gates' distance and of the tokens that a step of a prompt takes.
@@ -42,11 +44,12 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # before the driver 
 
 from tools.receipt import CUT, Receipt  # noqa: E402
 
-PARTS = ("b1", "more", "three", "two", "torch")
+PARTS = ("b1", "more", "three", "two", "torch", "share")
 SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "poisson": 6, "bursts": 6, "hz50": 6, "drift": 6,
-           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "held": 3, "three": 8, "asr": 8, "two": 8, "torch": 8}
+           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "held": 3, "three": 8, "asr": 8, "two": 8, "torch": 8, "share": 3}
 SPEECH, SPEECH_SHARE = "whisper-large-v3-turbo", 0.1  # of the device's time that it is promised at least
 BESIDE_US = 100  # that a call may wait beside the longest stretch
+SHARES = 0.54, 0.42  # of a device's multiprocessors: the policy's, and a second one's; 72 and 56 of 132
 HELD_S = 0.001  # before a call that nobody may run beside: several of the longest stretches
 SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "vivace/models/whisper/*.cc",
            "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]
@@ -602,6 +605,78 @@ def part_torch(p):
                          (step.done - first) / (time.perf_counter() - begun))
     finally:
         step.stop()
+
+
+class Caller:
+    """Calls of a policy one behind the other; count() of them."""
+
+    def __init__(self, policy, given):
+        self.policy, self.given, self.done, self.over, self.failure = policy, given, 0, threading.Event(), None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        try:
+            while not self.over.is_set():
+                self.policy.predict(**self.given, seed=self.done)
+                self.done += 1
+        except Exception as e:  # noqa: BLE001 - close() raises it
+            self.failure = e
+
+    def count(self) -> int:
+        return self.done
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+
+def part_share(p):
+    import vivace
+
+    s = p.s
+    p.prepare().close()
+    hz = 2 if s.tiny else 10
+    modes = {"whole": {}} | ({} if s.device == "cpu" else {"kept": dict(keep_partition=True), "switching": {}})
+
+    def load(gpu, name, mode, share):
+        partition = {} if mode == "whole" else dict(partition=share)
+        return gpu.load_model(s.policy, name=name, qos=vivace.burstable(min_share=0.2), **partition, **modes[mode], **s.policy_options)
+
+    for mode in modes:
+        if not p.wants("share"):
+            return
+        with p.row("share"), vivace.Scheduler(s.device) as gpu, load(gpu, "arm", mode, SHARES[0]) as arm:
+            report, timed = arm.report(), gpu.stats()["arm"]
+
+            def window(beside, made=None, unit="", arm=arm, gpu=gpu, mode=mode, report=report, timed=timed):
+                before, first, begun = gpu.stats()["arm"], made() if made else 0, time.perf_counter()
+                calls = observe(arm, s.given, paced(hz, p.seconds("share")), p.clock())
+                took = time.perf_counter() - begun
+                after, rate = gpu.stats()["arm"], (made() - first) / took if made else None
+                p.keep(f"share-{mode}-{beside}", calls, gpu)
+                on_whole, of = after["whole_calls"] - before["whole_calls"], after["calls"] - before["calls"]
+                case = f"mode={mode}," + ("" if mode == "whole" else f"partition={SHARES[0]:g},") + f"beside={beside},arrivals=paced,hz={hz}"
+                more = {"tokens_per_s": rate} if unit == "tokens/s" else {"beside_calls_per_s": rate} if made else {}
+                p.calls(case, calls, f"{on_whole} of {of} calls switched to the whole device; {report['multiprocessors']} multiprocessors; at worst {timed['wcet_us']:.0f} us, on the whole device "
+                        f"{timed['whole_us']:.0f}" + (f"; {rate:.1f} {unit} beside" if made else ""), row="share", multiprocessors=report["multiprocessors"], whole_calls=on_whole, **more)
+
+            window("none")
+            with s.llm(gpu, min_share=0.1 if s.tiny else 0.4) as llm:
+                writer = Writer(llm, 1, s.position, s.tokens)
+                try:
+                    writer.running(10)
+                    window(s.large.name, writer.count, "tokens/s")
+                finally:
+                    writer.close()
+            with load(gpu, "second", mode, SHARES[1]) as second:
+                caller = Caller(second, s.given)
+                try:
+                    window(s.policy.name, caller.count, "calls/s")
+                finally:
+                    caller.close()
 
 
 def run_part(args):
