@@ -26,7 +26,7 @@ class PolicySwitch : public ::testing::TestWithParam<Row> {
   static std::unique_ptr<engine::PolicyModel> load(bool switches, const sched::Tenant* tenant = nullptr) {
     engine::PolicyOptions o;
     o.device = "cpu", o.precision = "f32", o.statistics = "none", o.threads = 1, o.views = 2;
-    o.max_action_tokens = GetParam().codes ? 6 : 0;
+    o.max_action_tokens = GetParam().codes ? 6 : 0, o.steps = GetParam().codes ? 0 : 2;
     o.switches = switches;
     if (tenant != nullptr) o.gates = tenant->gates(), o.urgent = tenant->urgent();
     auto policy = models::load_policy(std::string(VV_SOURCE_DIR) + "/tests/fixtures/vla/" + GetParam().fixture, o);
