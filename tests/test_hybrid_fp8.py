@@ -74,11 +74,9 @@ def test_scales_are_magnitudes_over_the_largest_code(name):
 def test_report_says_what_stays_16_bit(tmp_path, name):
     with vivace.load_model(with_drafts(tmp_path / name, name), device=DEVICE, precision="fp8", mtp=1, max_batch=4) as model:
         report = model.report()
-    eight, half = {"qkv", "o"}, {"decay", "convolution"}
-    if "moe" in name:
-        half |= {"router", "gate_up", "down", "shared_expert"}
-    else:
-        eight |= {"gate_up", "down"}
+    eight, half = {"qkv", "o", "gate_up", "down"}, {"decay", "convolution"}
+    if "moe" in name:  # whose shared expert is wider than the others
+        half |= {"router", "shared_expert"}
     assert report["forms"] == {"embedding": "bf16", "layers": {k: "e4m3" if k in eight else "bf16" for k in report["forms"]["layers"]}, "draft_layer": "bf16", "head": "e4m3"}
     assert set(report["forms"]["layers"]) == eight | half and report["activations_to_e4m3"] == "by token"
 

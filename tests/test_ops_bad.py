@@ -282,6 +282,16 @@ def test_rows_of_grouped_products():
         ops.grouped_gated_gemm(x=x, w=w, offsets=offsets, gate_up=out, out=np.zeros((5, 2), "f4"))
 
 
+def test_scales_of_grouped_rows_are_for_codes():
+    x, w, offsets, out, scale = np.zeros((5, 16), "f4"), np.zeros((2, 4, 16), "f4"), np.array([0, 2, 5], "i4"), np.full((5, 4), 7.0, "f4"), np.ones((2, 4), "f4")
+    with pytest.raises(vivace.InvalidArgumentError, match="^grouped_gemm: w_row_scale goes with w of e4m3, got f32"):
+        ops.grouped_gemm(x=x, w=w, w_row_scale=scale, offsets=offsets, out=out)
+    codes = vivace.view(np.zeros((2, 4, 16), np.uint8), dtype="e4m3", shape=(2, 4, 16))
+    with pytest.raises(vivace.InvalidShapeError, match="w_row_scale"):
+        ops.grouped_gemm(x=x, w=codes, w_row_scale=scale[:, :3].copy(), offsets=offsets, out=out)
+    assert (out == 7).all()
+
+
 @pytest.mark.parametrize("K, E", [(1, 4), (1, 1)])
 def test_a_shared_expert_alone(K, E):
     i4 = lambda *shape: np.zeros(shape, "i4")  # noqa: E731

@@ -9,13 +9,13 @@ from tests.ref.common import Case, Inputs, rounding
 SCRATCH = ("gate_up",)
 
 
-def _products(x, w, offsets, quant, dtypes, rows):
-    call = {"x": x, "w": w, "offsets": offsets}
+def _products(x, w, offsets, w_row_scale, quant, dtypes, rows):
+    call = {"x": x, "w": w, "offsets": offsets} | ({} if w_row_scale is None else {"w_row_scale": w_row_scale})
     return call, grouped_gemm.ref(**call, **gated_mlp._mode(quant, dtypes["w"]), dtypes={**dtypes, "out": dtypes["gate_up"]}, dims={"A": rows})["out"]
 
 
-def ref(x, w, offsets, *, gate_up=None, act="silu", quant="f32", dtypes, dims):
-    _, both = _products(x, w, offsets, quant, dtypes, dims["A"])
+def ref(x, w, offsets, w_row_scale=None, *, gate_up=None, act="silu", quant="f32", dtypes, dims):
+    _, both = _products(x, w, offsets, w_row_scale, quant, dtypes, dims["A"])
     return {"out": act_mul.ref(x=both, act=act, dtypes={"x": dtypes["gate_up"], "out": dtypes["out"]})["out"]}
 
 
@@ -27,17 +27,18 @@ def left_alone(port, case):
 def bound(port, value, dtype, inputs):
     """As gated_mlp's hidden rows."""
     d, quant, kind = inputs.case.dtypes, inputs.case.attrs.get("quant", "f32"), inputs.case.attrs.get("act", "silu")
-    call, both = _products(inputs["x"], inputs["w"], inputs["offsets"], quant, d, len(value))
+    call, both = _products(inputs["x"], inputs["w"], inputs["offsets"], inputs.get("w_row_scale"), quant, d, len(value))
     part = Case(inputs.case.dims, {"x": d["x"], "w": d["w"], "out": d["gate_up"]}, gated_mlp._mode(quant, d["w"]))
     error = grouped_gemm.bound("out", both, d["gate_up"], Inputs(call, part))
     (gate, up), (e_gate, e_up) = (np.split(m, 2, axis=1) for m in (both, error))
     return 1.13 * (np.abs(up) + e_up) * e_gate + (np.abs(act_mul.activate(kind, gate)) + e_gate) * e_up + 1e-6 * np.abs(gate * up) + rounding(value, dtype)
 
 
-def case(A, E, N, K, offsets, x, w, attrs=None, X=None, scratch=None, **options):
-    dtypes = {"x": x, "w": w, "offsets": "i32", "gate_up": scratch or x, "out": scratch or x}
+def case(A, E, N, K, offsets, x, w, attrs=None, X=None, scratch=None, scaled=False, **options):
+    scale = {"w_row_scale": "f32"} if scaled else {}
+    dtypes = {"x": x, "w": w, **scale, "offsets": "i32", "gate_up": scratch or x, "out": scratch or x}
     return Case({"A": A, "X": X or A, "E": E, "N": N, "K": K}, dtypes, attrs or {}, values={"offsets": np.array(offsets), "w": lambda rng, shape: rng.uniform(-0.25, 0.25, shape)},
-                distributions=("normal", "tiny", "zero"), **options)
+                distributions=("normal", "tiny", "zero"), positive=tuple(scale), **options)
 
 
 CASES = [
@@ -51,12 +52,19 @@ CASES = [
     case(9, 40, 72, 136, [0] * 7 + [2] * 30 + [7] * 4, "bf16", "bf16", note="more groups than a warp has lanes; rows of none"),
     *[case(7, 3, 32, 64, [0, 1, 5, 7], "f32", q, {"quant": quant}) for q in gemm.BLOCKS32 for quant in ("f32", "q8")],
     *[case(7, 3, 32, 256, [0, 1, 5, 7], "bf16", q) for q in gemm.K_QUANTS],
+    *[case(9, 4, 40, 144, [0, 3, 3, 8, 9], "bf16", "e4m3", {"act": act}, scaled=True) for act in ("silu", "gelu_tanh", "gelu_erf")],
+    case(9, 70, 96, 256, [0] * 8 + [1] * 30 + [6] * 32 + [9], "bf16", "e4m3", X=1, scaled=True, note="one row for every expert"),
+    case(9, 9, 512, 256, list(range(10)), "bf16", "e4m3", X=1, scaled=True, note="tiles of 48 rows of W"),
+    case(75, 2, 136, 208, [0, 70, 75], "bf16", "e4m3", scaled=True, note="a group of several widths"),
+    case(300, 2, 33, 80, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, an odd number of columns, no scales"),
+    case(7, 3, 18, 40, [0, 1, 5, 7], "f16", "e4m3", scaled=True),
 ]
 
 
 def fit(d):
     grouped_gemm.rows_of_groups(d)
     products.weights(d, "w", act="quant")
+    grouped_gemm.scales_of_codes(d)
 
 
 def contents(d, rng):
@@ -65,4 +73,4 @@ def contents(d, rng):
     return {"offsets": offsets_of(rng, d.dims["E"], held), "w": rng.uniform(-0.25, 0.25, (d.dims["E"], 2 * d.dims["N"], d.dims["K"]))}
 
 
-DOMAIN = Domain(fit=fit, contents=contents, work=lambda d: 16 * d.dims["A"] * d.dims["N"] * d.dims["K"], distributions=("normal", "tiny", "zero"))
+DOMAIN = Domain(fit=fit, contents=contents, positive=("w_row_scale",), work=lambda d: 16 * d.dims["A"] * d.dims["N"] * d.dims["K"], distributions=("normal", "tiny", "zero"))

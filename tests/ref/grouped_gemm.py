@@ -15,11 +15,16 @@ def groups(offsets, A, counts=None):
         yield e, first, end if counts is None else min(first + max(int(counts[e]), 0), end)
 
 
-def ref(x, w, offsets, counts=None, *, act="f32", dtypes, dims):
+def of_group(e, w, w_row_scale=None):
+    """gemm's arguments of group e's weights."""
+    return {"w": w[e]} | ({} if w_row_scale is None else {"w_row_scale": w_row_scale[e]})
+
+
+def ref(x, w, offsets, counts=None, w_row_scale=None, *, act="f32", dtypes, dims):
     x = np.broadcast_to(x, (dims["A"], x.shape[1]))
     out = np.full((len(x), w.shape[1]), np.nan)  # of no group: see left_alone()
     for e, first, end in groups(offsets, len(x), counts):
-        out[first:end] = gemm.ref(x[first:end], w[e], act=act, dtypes=dtypes)["out"]
+        out[first:end] = gemm.ref(x[first:end], **of_group(e, w, w_row_scale), act=act, dtypes=dtypes)["out"]
     return {"out": out}
 
 
@@ -32,7 +37,7 @@ def chosen(port, got, want, inputs):
     want = want.copy()
     for e, first, end in parts:
         rows = slice(first, end)
-        other = gemm.ref(x[rows], inputs["w"][e], act=inputs.attrs.get("act", "f32"), dtypes=inputs.case.dtypes)["out"]
+        other = gemm.ref(x[rows], **of_group(e, inputs["w"], inputs.get("w_row_scale")), act=inputs.attrs.get("act", "f32"), dtypes=inputs.case.dtypes)["out"]
         want[rows] = nearer(got[rows], want[rows], other)
         for value in poison:
             want[rows] = np.where((got[rows] == value) | (np.isnan(got[rows]) & np.isnan(value)), value, want[rows])
@@ -52,14 +57,16 @@ def left_alone(port, case):
 def bound(port, value, dtype, inputs):
     out, x = rounding(value, dtype), np.broadcast_to(inputs["x"], (len(value), inputs["x"].shape[1]))
     for e, first, end in groups(inputs["offsets"], len(x), inputs.get("counts")):
-        part = Inputs({"x": x[first:end], "w": inputs["w"][e]}, inputs.case)
+        part = Inputs({"x": x[first:end], **of_group(e, inputs["w"], inputs.get("w_row_scale"))}, inputs.case)
         out[first:end] = np.maximum(out[first:end], gemm.bound(port, value[first:end], dtype, part))  # groups may share rows
     return out
 
 
-def case(A, E, N, K, offsets, x, w, attrs=None, counts=None, X=None, **options):
+def case(A, E, N, K, offsets, x, w, attrs=None, counts=None, X=None, scaled=False, **options):
     given = {"offsets": np.array(offsets)} | ({} if counts is None else {"counts": np.array(counts)})
-    return Case({"A": A, "X": A if X is None else X, "E": E, "N": N, "K": K}, {"x": x, "w": w} | dict.fromkeys(given, "i32") | {"out": x}, attrs or {}, values=given, **options)
+    scale = {"w_row_scale": "f32"} if scaled else {}
+    return Case({"A": A, "X": A if X is None else X, "E": E, "N": N, "K": K}, {"x": x, "w": w} | scale | dict.fromkeys(given, "i32") | {"out": x}, attrs or {}, values=given,
+                positive=tuple(scale), **options)
 
 
 CASES = [
@@ -78,6 +85,15 @@ CASES = [
     *[case(8, 12, 72, 136, [0, 1, 1, 2, 2, 3, 4, 5, 6, 6, 7, 7, 8], t, t, X=1, note="one row for every expert") for t in ("bf16", "f16", "f32")],
     case(93, 3, 68, 64, [0, 90, 90, 93], "bf16", "bf16", X=1, note="one row for groups of several widths"),
     case(5, 3, 33, 64, [0, 2, 4, 5], "bf16", "q4_0", X=1),
+    # e4m3 weights: tiles of few rows, of 64 rows of W and of 48; a tile of many; K off whole stages; rows off 16 bytes; other activations.
+    case(9, 40, 72, 144, [0] * 7 + [2] * 30 + [9] * 4, "bf16", "e4m3", scaled=True, note="more groups than a warp has lanes"),
+    case(5, 70, 33, 256, [0] * 8 + [1] * 30 + [4] * 32 + [5], "bf16", "e4m3", scaled=True, note="several groups a lane"),
+    case(9, 9, 2048, 512, list(range(10)), "bf16", "e4m3", scaled=True, distributions=("normal",), note="tiles of 48 rows of W"),
+    case(93, 3, 68, 64, [0, 90, 90, 93], "bf16", "e4m3", X=1, scaled=True, note="one row for groups of several widths"),
+    case(75, 2, 136, 208, [0, 70, 75], "bf16", "e4m3", scaled=True, counts=[66, 5], note="a group of several widths"),
+    case(300, 2, 136, 400, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, without scales"),
+    case(40, 12, 72, 384, [0, 1, 1, 2, 2, 3, 38, 38, 38, 38, 38, 38, 40], "bf16", "e4m3", scaled=True, note="many rows of one group among few"),
+    *[case(7, 3, 18, 40, [0, 1, 5, 7], x, "e4m3", scaled=True) for x in ("bf16", "f16", "f32")],
 ]
 
 
@@ -89,6 +105,12 @@ def rows_of_groups(d):
 def fit(d):
     rows_of_groups(d)
     products.weights(d, "w")
+    scales_of_codes(d)
+
+
+def scales_of_codes(d):
+    if d.dtypes["w"] != "e4m3":
+        d.drop("w_row_scale")
 
 
 def contents(d, rng):
@@ -99,4 +121,4 @@ def contents(d, rng):
     return {"offsets": offsets, "counts": rng.integers(-1, max(2, 2 * A // max(E, 1)) + 1, E)}
 
 
-DOMAIN = Domain(fit=fit, contents=contents, work=lambda d: 5 * d.dims["A"] * d.dims["N"] * d.dims["K"], distributions=("normal", "tiny", "edges", "zero"), indices=("offsets", "counts"))
+DOMAIN = Domain(fit=fit, contents=contents, positive=("w_row_scale",), work=lambda d: 5 * d.dims["A"] * d.dims["N"] * d.dims["K"], distributions=("normal", "tiny", "edges", "zero"), indices=("offsets", "counts"))

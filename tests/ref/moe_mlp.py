@@ -9,6 +9,15 @@ SCRATCH = ("logits", "weights", "place", "token", "offsets", "gathered", "gate_u
 _WEIGHTS = ("router", "w_gate", "w_up", "w_down")
 
 
+def _scaled(inputs):
+    """Weights with the factors of their rows."""
+    inputs, M = dict(inputs), inputs["w_gate"].shape[1]
+    both, down = inputs.pop("gate_up_scale", None), inputs.pop("down_scale", None)
+    if both is not None:
+        inputs["w_gate"], inputs["w_up"] = inputs["w_gate"] * both[:, :M, None], inputs["w_up"] * both[:, M:, None]
+    return inputs if down is None else inputs | {"w_down": inputs["w_down"] * down[..., None]}
+
+
 def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, shared, dtypes, K):
     """weights [T, K], the chosen experts and what each gives [T, K, N]."""
     from tests.ref import gemm
@@ -24,7 +33,7 @@ def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, shared
 
 
 def ref(*, residual=None, act="silu", quant="f32", renormalize=True, shared=False, dtypes, dims, **inputs):
-    given = {k: v for k, v in inputs.items() if k not in SCRATCH}
+    given = _scaled({k: v for k, v in inputs.items() if k not in SCRATCH})
     weights, _, y, _ = _experts(**given, act=act, quant=quant, renormalize=renormalize, shared=shared, dtypes=dtypes, K=dims["K"])
     out = (weights[..., None] * y).sum(1)
     return {"out": round_to(out if residual is None else residual + out, dtypes["out"])}
@@ -36,7 +45,7 @@ def bound(port, value, dtype, inputs):
 
     case, a = inputs.case, inputs.attrs
     K, quant = case.dims["K"], a.get("quant", "f32")
-    given = {k: v for k, v in inputs.items() if k not in SCRATCH + ("residual",)}
+    given = _scaled({k: v for k, v in inputs.items() if k not in SCRATCH + ("residual",)})
     if not len(inputs["x"]):
         return rounding(value, dtype)
     weights, chosen, y, part = _experts(**given, act=a.get("act", "silu"), quant=quant, renormalize=a.get("renormalize", True), shared=a.get("shared", False), dtypes=case.dtypes, K=K)
@@ -46,7 +55,7 @@ def bound(port, value, dtype, inputs):
     error = 0
     for k in range(K):
         for e in range(len(inputs["router"])):
-            one = Inputs({"x": inputs["x"], **{w: inputs[w][e] for w in _WEIGHTS[1:]}},
+            one = Inputs({"x": inputs["x"], **{w: given[w][e] for w in _WEIGHTS[1:]}},
                          Case(case.dims, part, {n: v for n, v in a.items() if n not in ("renormalize", "shared")}))
             b = gated_mlp.bound("out", y[:, k], part["out"], one)
             here = (chosen[:, k] == e)[:, None]
@@ -59,16 +68,17 @@ def distinct(rng, shape):
     return rng.uniform(-1, 1, shape) * np.linspace(0.5, 4, shape[0])[:, None]
 
 
-def case(T, E, K, H, M, N, dtype, weights, attrs=None, *, scratch=None, residual=False, **options):
+def case(T, E, K, H, M, N, dtype, weights, attrs=None, *, scratch=None, residual=False, scaled=(), **options):
     scratch = scratch or dtype
-    dtypes = {"x": dtype, **dict(zip(_WEIGHTS, weights)), "out": dtype, "logits": "f32", "weights": "f32", "place": "i32", "token": "i32",
+    dtypes = {"x": dtype, **dict(zip(_WEIGHTS, weights)), **dict.fromkeys(scaled, "f32"), "out": dtype, "logits": "f32", "weights": "f32", "place": "i32", "token": "i32",
               "offsets": "i32", "gathered": dtype, "gate_up": scratch, "hidden": scratch, "expert_out": scratch}
     dtypes |= ({"residual": dtype} if residual else {}) | ({"rows": "i32"} if "rows" in options else {})
     values = {"router": distinct} | {w: lambda rng, shape: rng.uniform(-0.25, 0.25, shape) for w in _WEIGHTS[1:]}
     return Case({"T": T, "E": E, "K": K, "H": H, "M": M, "N": N}, dtypes, attrs or {}, values=values, ranges={p: (0, 1) for p in ("place", "token", "offsets")},
-                distributions=("normal",), **options)
+                distributions=("normal",), positive=scaled, **options)
 
 
+SCALES = ("gate_up_scale", "down_scale")
 CASES = [
     case(5, 4, 2, 64, 96, 64, "f32", ("f32", "f32", "f32", "f32"), residual=True),
     case(3, 6, 3, 48, 32, 40, "bf16", ("bf16", "bf16", "bf16", "bf16"), {"act": "gelu_tanh", "renormalize": False}, scratch="f32"),
@@ -89,10 +99,17 @@ CASES = [
     case(1, 9, 4, 64, 96, 64, "bf16", ("bf16", "bf16", "bf16", "bf16"), {"shared": True}, residual=True),
     case(5, 5, 3, 64, 96, 64, "f32", ("f32", "f32", "f32", "f32"), {"shared": True, "renormalize": False}, residual=True),
     case(0, 4, 2, 64, 32, 64, "f32", ("f32", "f32", "f32", "f32")),
+    *[case(T, 9, 4, 64, 96, 64, "bf16", ("bf16", "e4m3", "e4m3", "e4m3"), {"shared": True}, scaled=SCALES, residual=True) for T in (1, 5)],
+    case(3, 4, 2, 64, 64, 32, "f32", ("f32", "e4m3", "e4m3", "f32"), scaled=SCALES[:1]),
+    case(3, 4, 2, 64, 64, 32, "f16", ("f16", "f16", "q4_0", "e4m3"), scaled=SCALES[1:], scratch="f32"),
 ]
 
 
 def fit(d):
+    if not d.dtypes["w_gate"] == d.dtypes["w_up"] == "e4m3":
+        d.drop("gate_up_scale")
+    if d.dtypes["w_down"] != "e4m3":
+        d.drop("down_scale")
     d.dims["E"] = min(d.dims["E"], 16)
     if d.attr("shared"):
         d.at_least("E", 2)
@@ -107,4 +124,4 @@ def contents(d, rng):
     return {"router": distinct(rng, (E, H))} | {w: rng.uniform(-0.25, 0.25, shape) for w, shape in (("w_gate", (E, M, H)), ("w_up", (E, M, H)), ("w_down", (E, N, M)))}
 
 
-DOMAIN = Domain(fit=fit, contents=contents, sizes={"K": (1, 2, 2, 3, 4, 8)}, distributions=("normal",), work=lambda d: 16 * d.dims["E"] * d.dims["T"] * d.dims["M"] * (2 * d.dims["H"] + d.dims["N"]), weight=2)
+DOMAIN = Domain(fit=fit, contents=contents, positive=SCALES, sizes={"K": (1, 2, 2, 3, 4, 8)}, distributions=("normal",), work=lambda d: 16 * d.dims["E"] * d.dims["T"] * d.dims["M"] * (2 * d.dims["H"] + d.dims["N"]), weight=2)

@@ -59,8 +59,8 @@ class Decoder:
     # ---- parts ----
 
     def product(self, x, w, bias=None, narrow=True):
-        """`narrow` is false for what no plan of 8 bits touches."""
-        a = self.a if narrow else self.a.in_expert()
+        """`narrow` is false for what no plan of 8 bits touches, and "weights" where rows stay as they are: of experts."""
+        a = self.a.weights_alone() if narrow == "weights" else self.a if narrow else self.a.in_expert()
         y = a.product(a.enters(x), a.weight(w))
         return y if bias is None else y + self.a.value(bias)
 
@@ -175,9 +175,10 @@ class Decoder:
                 matrices = (*np.split(self.w[p + "mlp.experts.gate_up_proj"][e], 2), self.w[p + "mlp.experts.down_proj"][e])
             else:
                 matrices = (self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)
-            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *matrices, narrow=False))
-        if self.hybrid:
-            out = out + self.gated(x, *(self.w[f"{p}mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down")), narrow=False) / (1 + np.exp(-(x @ self.w[p + "mlp.shared_expert_gate.weight"].T)))
+            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *matrices, narrow="weights"))
+        if self.hybrid:  # the expert that every token takes is one of them where it is as wide
+            shared = [self.w[f"{p}mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down")]
+            out = out + self.gated(x, *shared, narrow="weights" if len(shared[0]) == self.c["moe_intermediate_size"] else False) / (1 + np.exp(-(x @ self.w[p + "mlp.shared_expert_gate.weight"].T)))
         return out
 
     # ---- the whole ----

@@ -29,15 +29,20 @@ class Exact:
         """Of the action expert's products."""
         return self
 
+    def weights_alone(self):
+        """Of products whose rows stay as they are: a mixture's experts."""
+        return self
+
 
 class Rounded(Exact):
-    """rng: roundings of the same size to grids drawn by it, so that each draw errs by its own."""
+    """rng: roundings of the same size to grids drawn by it, so that each draw errs by its own. entering: with eight=True, whether
+    rows become e4m3 too."""
 
-    def __init__(self, eight=False, rng=None):
-        self.eight, self.rng = eight, rng
+    def __init__(self, eight=False, rng=None, entering=True):
+        self.eight, self.rng, self.entering = eight, rng, entering
 
     def by(self, rng):
-        return type(self)(self.eight, rng)
+        return type(self)(self.eight, rng, self.entering)
 
     def _grid(self):
         return np.float32(self.rng.uniform(1, 2) if self.rng else 1)
@@ -53,13 +58,16 @@ class Rounded(Exact):
         return (x / scale).astype(float8_e4m3fn).astype(np.float64) * scale.astype(np.float64)
 
     def enters(self, x):
-        return self._codes(x) if self.eight else x
+        return self._codes(x) if self.eight and self.entering else x
 
     def weight(self, w):
         return self._codes(self.value(w)) if self.eight else self.value(w)
 
     def in_expert(self):
         return Rounded(rng=self.rng)
+
+    def weights_alone(self):
+        return Rounded(self.eight, self.rng, entering=False)
 
 
 def gelu(x):

@@ -197,7 +197,8 @@ void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole
   if (g.scale.size() == 2)
     g.to_scale = {reserve(DType::e4m3, Shape(shape.dim[0], shape.dim[1] / kBlockScaled)),
                   reserve(DType::f32, Shape(1))};
-  if (g.scale.size() == 1) g.to_scale = {reserve(DType::f32, Shape(shape.dim[0]))};
+  if (g.scale.size() == 1)
+    g.to_scale = {reserve(DType::f32, shape.rank == 3 ? Shape(shape.dim[0], shape.dim[1]) : Shape(shape.dim[0]))};
   groups_.push_back(std::move(g));
 }
 
@@ -210,6 +211,12 @@ void WeightUploader::join(std::initializer_list<Tensor*> parts, Tensor* whole, D
 void WeightUploader::join_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up,
                                   DType dtype) {
   declare({gate, up}, nullptr, {}, dtype, Rows::within, false, {last_gate, last_up});
+}
+
+void WeightUploader::quantize_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up,
+                                      Tensor* scale) {
+  declare({gate, up}, nullptr, {scale}, DType::e4m3, Rows::within, false,
+          last_gate.present() ? std::vector<Tensor>{last_gate, last_up} : std::vector<Tensor>{});
 }
 
 void WeightUploader::quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows) {
@@ -258,7 +265,8 @@ Status WeightUploader::commit_at(Runtime& runtime, void* region) {
     if ((g.drawn() || !g.plain()) && !g.casts()) VV_TRY(fill(runtime, g, scratch));
   VV_TRY(runtime.stream().synchronize());
   for (const Group& g : groups_) {
-    for (size_t i = 0; g.scale.empty() && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
+    const bool views = g.scale.empty() || g.rows == Rows::within;
+    for (size_t i = 0; views && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
     if (g.whole != nullptr) *g.whole = g.to;
     for (size_t i = 0; i < g.scale.size(); ++i) *g.scale[i] = g.to_scale[i];
   }
@@ -314,6 +322,7 @@ Status WeightUploader::cast_all(Runtime& runtime, Scratch& scratch) const {
 Status WeightUploader::fill(Runtime& runtime, const Group& g, Scratch& scratch) const {
   if (!g.given.empty()) return g.rows == Rows::alternate ? keep_in_turn(runtime, g, scratch) : keep(runtime, g);
   if (!g.drawn() && is_block(g.to.dtype)) return encode(runtime, g);
+  if (!g.drawn() && !g.scale.empty() && g.of_experts()) return quantize_by_expert(runtime, g, scratch);
   ops::Recorder rec(runtime.stream());
   Tensor to = g.to;
   if (!g.scale.empty()) {
@@ -385,9 +394,38 @@ Status WeightUploader::keep_in_turn(Runtime& runtime, const Group& g, Scratch& s
   return runtime.upload(copies);
 }
 
+Status WeightUploader::quantize_by_expert(Runtime& runtime, const Group& g, Scratch& scratch) const {
+  ops::Recorder rec(runtime.stream());
+  const Tensor matrices = matrix(g.to);
+  for (const Group::Piece& p : g.pieces(g.to)) {
+    const int64_t experts = p.to.shape.rank == 3 ? p.to.shape[0] : 1;
+    for (int64_t e = 0; e < experts; ++e) {
+      const auto expert = [&](const Tensor& t) { return matrix(t.shape.rank == 3 ? slice(t, e, 1) : t); };
+      const Tensor to = expert(p.to);
+      VV_ASSIGN(const Tensor raw, scratch.upload(expert(p.from)));
+      const Tensor half = tensor(nullptr, DType::bf16, to.shape, runtime.place());
+      VV_ASSIGN(void* const data, scratch.at_least(&scratch.whole, half.span_bytes()));
+      const Tensor from = at(half, data, runtime.place());
+      if (is_block(raw.dtype)) {
+        VV_ASSIGN(const Tensor ids, scratch.numbers(raw.shape[0]));
+        VV_TRY(rec(ops::embedding, {{"table", raw}, {"ids", ids}, {"out", from}}));
+      } else {
+        VV_TRY(rec(ops::cast, {{"x", raw}, {"out", from}}));
+      }
+      const int64_t row = (static_cast<char*>(to.data) - static_cast<char*>(g.to.data)) / to.shape[1];
+      const Tensor scales = tensor(g.to_scale[0].data, DType::f32, Shape(matrices.shape[0]), runtime.place());
+      VV_TRY(rec(ops::quantize, {{"x", from}, {"out", to}, {"row_scale", slice(scales, row, to.shape[0])}}));
+    }
+  }
+  return {};
+}
+
 Status WeightUploader::quantize(Runtime& runtime, const Group& g, const Tensor& from, Scratch& scratch) const {
   ops::Recorder rec(runtime.stream());
-  if (g.to.dtype == DType::e4m3) return rec(ops::quantize, {{"x", from}, {"out", g.to}, {"row_scale", g.to_scale[0]}});
+  if (g.to.dtype == DType::e4m3) {
+    const Tensor scales = tensor(g.to_scale[0].data, DType::f32, Shape(matrix(g.to).shape[0]), runtime.place());
+    return rec(ops::quantize, {{"x", matrix(from)}, {"out", matrix(g.to)}, {"row_scale", scales}});
+  }
   std::vector<float> largest(static_cast<size_t>(from.shape[0]));
   VV_ASSIGN(void* const data, scratch.at_least(&scratch.maxima, from.shape[0] * 4));
   VV_TRY(rec(ops::reduce, {{"x", from}, {"out", tensor(data, DType::f32, Shape(from.shape[0]), runtime.place())}},

@@ -10,7 +10,7 @@ namespace vivace::engine {
 
 /// What a quantized matrix [N, K] comes with, as gemm takes it. e4m3: `row`. FP4: `block` and `whole`.
 struct Scales {
-  Tensor row = {};    // [N] f32
+  Tensor row = {};    // [N] f32; of experts [E, N]
   Tensor block = {};  // [N, K/16] e4m3
   Tensor whole = {};  // [1] f32
   bool present() const { return row.present() || block.present(); }
@@ -35,6 +35,8 @@ class WeightUploader {
   /// Gates and ups of experts [E, M, K] within each, and behind them one more expert's, [M, K]: `gate` and `up` become
   /// views of E + 1.
   void join_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up, DType dtype);
+  /// The same as e4m3 with a scale a row, [E, 2M], which `scale` gets; without the last two none lies behind them.
+  void quantize_experts(Tensor* gate, Tensor* up, const Tensor& last_gate, const Tensor& last_up, Tensor* scale);
   /// The same as e4m3 with a scale a row, which `scale` gets; the parts stay as they were. One part will do.
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
   /// The same as FP4; rows are a multiple of 16 wide.
@@ -79,6 +81,7 @@ class WeightUploader {
     bool casts() const;
     /// What lies in one run on both sides, of those rows in `all`: each part, or each expert's share of it.
     std::vector<Piece> pieces(const Tensor& all) const;
+    bool of_experts() const { return to.shape.rank == 3; }
   };
   struct Scratch;
   void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows,
@@ -92,6 +95,8 @@ class WeightUploader {
   Status keep(Runtime& runtime, const Group& g) const;
   Status keep_in_turn(Runtime& runtime, const Group& g, Scratch& scratch) const;
   Status quantize(Runtime& runtime, const Group& g, const Tensor& from, Scratch& scratch) const;
+  /// Experts, one after the other: all at once would want as much memory again as their bf16.
+  Status quantize_by_expert(Runtime& runtime, const Group& g, Scratch& scratch) const;
   Status draw(Runtime& runtime, const Group& g, const Tensor& to, Scratch& scratch) const;
 
   std::vector<Group> groups_;

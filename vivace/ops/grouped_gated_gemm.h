@@ -10,8 +10,9 @@ namespace vivace::ops::defs {
 struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "X,K", "f32|bf16|f16", "activations as grouped_gemm takes them"),
-      in("w", "E,2*N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
+      in("w", "E,2*N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
          "of each group N rows of the gate, then N of the up"),
+      opt_in("w_row_scale", "E,2*N", "f32", "of an e4m3 w: factor of each row"),
       in("offsets", "E+1", "i32",
          "group e is rows [offsets[e], offsets[e+1]), as moe_route gives them: the first is 0, none is below the one "
          "before it or above A"),
@@ -51,7 +52,12 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     Tensor rows = c["offsets"];
     if (rows.data != nullptr) rows.data = static_cast<char*>(rows.data) + c.dim("E") * 4;
     rows.shape.dim[0] = 1;
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"offsets", c["offsets"]}, {"out", c["gate_up"]}},
+    VV_TRY(of_part(ops::bind(first,
+                             {{"x", c["x"]},
+                              {"w", c["w"]},
+                              {"w_row_scale", c["w_row_scale"]},
+                              {"offsets", c["offsets"]},
+                              {"out", c["gate_up"]}},
                              {{"act", kQuants[c.integer("quant")]}})));
     return of_part(ops::bind(second, {{"x", c["gate_up"]}, {"out", c["out"]}, {"rows", rows}},
                              {{"act", kActs[c.integer("act")]}}));
@@ -85,7 +91,8 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     /// The kernel of the fused way, for searches; Unsupported where the parts run.
     static Result<Key> pick(const Args& a, Arch arch) {
       return fused_only(fused(a, arch), strf("grouped_gemm and act_mul run one after the other, x %s and w %s on %s: "
-                                             "one kernel serves aligned bf16 or f16 of both without gaps, on sm_90a",
+                                             "one kernel serves aligned bf16 or f16 of both, and e4m3 w under bf16, "
+                                             "without gaps, on sm_90a",
                                              name(a.g.x_dtype), name(a.g.w_dtype), name(arch)));
     }
     template <class Visit>
@@ -93,6 +100,8 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
       if (!chip(arch).wgmma || portable_only()) return;
       for (const DType t : {DType::bf16, DType::f16})
         for (Wgmma p : Plain::kTiles) p.gated = true, visit(Key{{t, t, t, kernels::GemmAct::f32, {}}, p});
+      for (Wgmma p : Plain::kEightTiles)
+        p.gated = true, visit(Key{{DType::bf16, DType::e4m3, DType::bf16, kernels::GemmAct::f32, {}}, p});
     }
   };
 };

@@ -22,8 +22,9 @@ struct grouped_gemm {
   static constexpr Port kPorts[] = {
       in("x", "X,K", "f32|bf16|f16",
          "activations, rows of a group together: X = A, or one row that stands for every one"),
-      in("w", "E,N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
+      in("w", "E,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
          "a weight matrix each group; block formats in GGUF's layout"),
+      opt_in("w_row_scale", "E,N", "f32", "of an e4m3 w: factor of each row"),
       in("offsets", "E+1", "i32", "group e is rows [offsets[e], offsets[e+1]), clamped to [0, A]; they rise"),
       opt_in("counts", "E", "i32",
              "rows that group e has, the first of those that the offsets give it, clamped to their number: the masked "
@@ -39,7 +40,7 @@ struct grouped_gemm {
       .brief = "Products of runs of rows with one weight matrix a run: the experts of a mixture.",
       .formula =
           "out[r] = round(x[r] W_e^T) for r in [offsets[e], offsets[e+1]), of these the first counts[e] where counts "
-          "are given, each as gemm's formula says. "
+          "are given, each as gemm's formula says, with the factors of W_e's rows where they are given. "
           "Where offsets fall, groups may share rows: then each element of a row that a group names is of one of its "
           "groups, or stays as it was.",
       .source = "grouped products of a mixture of experts arXiv:2211.15841",
@@ -53,6 +54,8 @@ struct grouped_gemm {
     if (act == kernels::GemmAct::q8 && !is_block(w.dtype))
       return c.error(Code::kInvalidArgument,
                      strf("act=q8 needs a block-quantized w, got %s; use act=f32", name(w.dtype)));
+    if (c["w_row_scale"].present() && w.dtype != DType::e4m3)
+      return c.error(Code::kInvalidArgument, strf("w_row_scale goes with w of e4m3, got %s", name(w.dtype)));
     const int64_t rows = c.dim("X");
     if (rows != c.dim("A") && rows != 1)
       return c.error(Code::kInvalidShape, strf("x has %ld rows, out %ld: wanted as many, or one",
@@ -71,10 +74,12 @@ struct grouped_gemm {
         .w = w.data,
         .offsets = c.ptr<int32_t>("offsets"),
         .counts = c.ptr<int32_t>("counts"),
+        .w_row_scale = c.ptr<float>("w_row_scale"),
         .out = c.ptr("out"),
         .x_stride = rows == c.dim("A") ? c.row_stride("x") : 0,
         .w_stride = c.row_stride("w"),
         .out_stride = c.row_stride("out"),
+        .scale_stride = c.row_stride("w_row_scale"),
         .A = static_cast<int32_t>(c.dim("A")),
         .E = static_cast<int32_t>(c.dim("E")),
         .N = static_cast<int32_t>(c.dim("N")),
@@ -119,28 +124,36 @@ struct grouped_gemm {
 
     // Few rows a group, two blocks an SM: of 64 rows of W or of 48; some tens; hundreds, where arithmetic counts.
     static constexpr Wgmma kTiles[] = {{64, 64, 6}, {48, 64, 7}, {128, 128, 6}, {128, 256, 4}};
+    // The same of e4m3 weights, whose stages have twice the elements of K.
+    static constexpr Wgmma kEightTiles[] = {
+        {64, 32, 6, false, true}, {48, 32, 7, false, true}, {128, 128, 4, false, true}};
     static constexpr int64_t kBlocks = 2 * kHopper.sm_count;  // of few rows
 
     static constexpr int64_t groups(const Args& a) { return a.E < a.A ? a.E : a.A; }
     static int64_t mean_rows(const Args& a) { return groups(a) == 0 ? 0 : a.A / groups(a); }
     static const Wgmma& tile(const Args& a) {
       const int64_t mean = mean_rows(a);
-      if (mean >= 8) return kTiles[mean <= 128 ? 2 : 3];
+      const bool eight = a.w_dtype == DType::e4m3;
+      if (mean >= 8) return eight ? kEightTiles[2] : kTiles[mean <= 128 ? 2 : 3];
+      const Wgmma* const few = eight ? kEightTiles : kTiles;
       // Rows of W that the busiest block has: one token's 192 tiles of 64 rows would give 60 SMs two and 72 one.
       // The small tile for a tenth less.
       const auto most = [&](const Wgmma& p) {
         return (groups(a) * ((a.N + p.rows - 1) / p.rows) + kBlocks - 1) / kBlocks * p.rows;
       };
-      return kTiles[10 * most(kTiles[1]) < 9 * most(kTiles[0]) ? 1 : 0];
+      return few[10 * most(few[1]) < 9 * most(few[0]) ? 1 : 0];
     }
     /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
     static int64_t usual_rows(const Args& a) { return mean_rows(a) <= 2 ? mean_rows(a) : 2 * mean_rows(a); }
     /// What TMA takes: rows and experts without gaps between them, starting at 16 bytes.
     static bool has_wgmma(const Args& a, Arch arch) {
-      return chip(arch).wgmma && !portable_only() && a.x_dtype == a.w_dtype &&
-             (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16) && a.K % 8 == 0 &&
-             a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
-             vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, 8);
+      const bool eight = a.w_dtype == DType::e4m3;
+      const int piece = eight ? 16 : 8;  // elements of W
+      return chip(arch).wgmma && !portable_only() &&
+             (eight ? a.x_dtype == DType::bf16
+                    : a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16)) &&
+             a.K % piece == 0 && a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
+             vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, piece);
     }
     static bool weights_by_tma(const Args& a, Arch arch) {
       return a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
@@ -160,9 +173,9 @@ struct grouped_gemm {
     }
     static std::string instance(const Key& k) {
       if (k.wgmma.rows == 0) return WeightOnly::instance("grouped_gemm", k.weight_only);
-      return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d, %s}>",
+      return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d, %s%s}>",
                                type_name(k.weight_only.x), type_name(k.weight_only.out), k.wgmma.rows, k.wgmma.tokens,
-                               k.wgmma.stages, k.wgmma.gated ? "true" : "false");
+                               k.wgmma.stages, k.wgmma.gated ? "true" : "false", k.wgmma.eight ? ", true" : "");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t columns = k.wgmma.gated ? a.N / 2 : a.N;
@@ -199,8 +212,8 @@ struct grouped_gemm {
       VV_TRY(device::encode_map({.data = a.w,
                                  .rows = int64_t{a.E} * a.N,
                                  .columns = a.K,
-                                 .pitch = int64_t{a.K} * bytes,
-                                 .element_bytes = bytes,
+                                 .pitch = int64_t{a.K} * info(a.w_dtype).bytes,
+                                 .element_bytes = info(a.w_dtype).bytes,
                                  .box_rows = k.wgmma.box_w()},
                                 &args.w_map));
       args.g = a;
@@ -214,6 +227,9 @@ struct grouped_gemm {
       if (wgmma)
         for (const DType t : {DType::bf16, DType::f16})
           for (const Wgmma& p : kTiles) visit(Key{{t, t, t, Act::f32, {}}, p});
+      if (wgmma)
+        for (const Wgmma& p : kEightTiles)
+          visit(Key{{DType::bf16, DType::e4m3, DType::bf16, Act::f32, {}}, p});
       // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the
       // same.
       std::optional<WeightOnly::Key> last;
@@ -224,6 +240,7 @@ struct grouped_gemm {
           visit(Key{*(last = *k)});
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, !wgmma);
+      for (const int64_t rows : {1, 32}) one(DType::bf16, DType::e4m3, Act::f32, rows, !wgmma);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);
       one(DType::bf16, DType::q4_k, Act::f32, 1, true);
       one(DType::bf16, DType::q6_k, Act::q8, 1, false);

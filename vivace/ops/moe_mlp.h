@@ -9,9 +9,11 @@ struct moe_mlp {
   static constexpr Port kPorts[] = {
       in("x", "T,H", "f32|bf16|f16", "normalised rows"),
       in("router", "E,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the routing logits"),
-      in("w_gate", "E,M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' gates"),
-      in("w_up", "E,M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ups"),
-      in("w_down", "E,N,M", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ways back"),
+      in("w_gate", "E,M,H", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' gates"),
+      in("w_up", "E,M,H", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ups"),
+      in("w_down", "E,N,M", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ways back"),
+      opt_in("gate_up_scale", "E,2*M", "f32", "of e4m3 gates and ups: factor of each row, gates first"),
+      opt_in("down_scale", "E,N", "f32", "of e4m3 ways back: factor of each row"),
       opt_in("residual", "T,N", "=out", "added to the result before its one rounding"),
       out("out", "T,N", "f32|bf16|f16", "rows of the block", "residual"),
       inout("logits", "T,E", "f32", "scratch: routing logits"),
@@ -40,8 +42,8 @@ struct moe_mlp {
       .formula =
           "logits = gemm(x, router); moe_route; gathered = rows of x in its order; gate_up = grouped_gemm of gathered "
           "with w_gate and w_up, "
-          "rounded; hidden = act_mul(gate_up), rounded; expert_out = grouped_gemm(hidden, w_down), rounded; out = "
-          "moe_combine. "
+          "times gate_up_scale, rounded; hidden = act_mul(gate_up), rounded; expert_out = grouped_gemm(hidden, "
+          "w_down), times down_scale, rounded; out = moe_combine. "
           "Rounding points are those of the ops.",
       .source = "arXiv:2401.04088",
       .ports = kPorts,
@@ -52,13 +54,19 @@ struct moe_mlp {
   static Status decompose(const Call& c, Recorder& rec) {
     constexpr std::string_view kActs[] = {"silu", "gelu_tanh", "gelu_erf"};
     const int64_t M = c.dim("M");
+    for (const auto& [w, scale] : {std::pair{"w_gate", "gate_up_scale"}, {"w_up", "gate_up_scale"},
+                                   {"w_down", "down_scale"}})
+      if (c[scale].present() && c[w].dtype != DType::e4m3)
+        return c.error(Code::kInvalidArgument, strf("%s goes with %s of e4m3, got %s", scale, w, name(c[w].dtype)));
     const Tensor &offsets = c["offsets"], &gathered = c["gathered"];
     const Tensor count = part(offsets, c.dim("E"), 1);  // valid rows of the experts' order
     const auto mode = [&](const char* w) {
       return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32");
     };
-    const auto experts = [&](const Tensor& x, const char* w, const Tensor& out) {
-      return rec(ops::grouped_gemm, {{"x", x}, {"w", c[w]}, {"offsets", offsets}, {"out", out}}, {{"act", mode(w)}});
+    const auto experts = [&](const Tensor& x, const char* w, const Tensor& scale, const Tensor& out) {
+      return rec(ops::grouped_gemm,
+                 {{"x", x}, {"w", c[w]}, {"w_row_scale", scale}, {"offsets", offsets}, {"out", out}},
+                 {{"act", mode(w)}});
     };
     VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["router"]}, {"out", c["logits"]}, {"rows", c["rows"]}},
                {{"act", mode("router")}}));
@@ -73,18 +81,25 @@ struct moe_mlp {
     const bool one = c.dim("T") == 1;  // its row serves all of its experts as it is
     if (!one) VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
     const Tensor& rows = one ? c["x"] : gathered;
+    const Tensor& scale = c["gate_up_scale"];
     if (Tensor both = c["w_gate"]; side_by_side(both, c["w_up"])) {
       both.shape.dim[1] *= 2;  // each expert's gate and up are one matrix
       VV_TRY(rec(ops::grouped_gated_gemm,
-                 {{"x", rows}, {"w", both}, {"offsets", offsets}, {"gate_up", c["gate_up"]}, {"out", c["hidden"]}},
+                 {{"x", rows},
+                  {"w", both},
+                  {"w_row_scale", scale},
+                  {"offsets", offsets},
+                  {"gate_up", c["gate_up"]},
+                  {"out", c["hidden"]}},
                  {{"act", kActs[c.integer("act")]}, {"quant", mode("w_gate")}}));
     } else {
-      VV_TRY(experts(rows, "w_gate", part(c["gate_up"], 0, M)));
-      VV_TRY(experts(rows, "w_up", part(c["gate_up"], M, M)));
+      const auto of = [&](int64_t first) { return scale.present() ? part(scale, first, M) : Tensor{}; };
+      VV_TRY(experts(rows, "w_gate", of(0), part(c["gate_up"], 0, M)));
+      VV_TRY(experts(rows, "w_up", of(M), part(c["gate_up"], M, M)));
       VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}},
                  {{"act", kActs[c.integer("act")]}}));
     }
-    VV_TRY(experts(c["hidden"], "w_down", c["expert_out"]));
+    VV_TRY(experts(c["hidden"], "w_down", c["down_scale"], c["expert_out"]));
     return rec(ops::moe_combine, {{"y", c["expert_out"]},
                                   {"place", c["place"]},
                                   {"weights", c["weights"]},

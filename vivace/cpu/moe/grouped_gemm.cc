@@ -21,6 +21,7 @@ void grouped_gemm(const kernels::GroupedGemmArgs& a, Pool& pool) {
     g.T = end - first;
     g.x = static_cast<const char*>(a.x) + first * a.x_stride * info(a.x_dtype).bytes;
     g.w = static_cast<const char*>(a.w) + row_bytes(a.w_dtype, e * a.w_stride);
+    if (a.w_row_scale != nullptr) g.w_row_scale = a.w_row_scale + e * a.scale_stride;
     g.out = static_cast<char*>(a.out) + first * a.out_stride * info(a.out_dtype).bytes;
     gemm(g, pool);
   }

@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct))
   g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
+  if (a.w_row_scale != nullptr) g.w_row_scale = a.w_row_scale + group.group * a.scale_stride;
   WeightOnlyTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, weight_only_smem, block % tiles_n,
                                      tiles_n, tiles_n);
   tile.begin(block % tiles_n);

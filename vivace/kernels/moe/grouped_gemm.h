@@ -9,8 +9,10 @@ struct GroupedGemmArgs {
   const void* w;           // [E, N, K] w_dtype
   const int32_t* offsets;  // [E + 1]
   const int32_t* counts;   // [E] valid rows of each group, or null: all
+  const float* w_row_scale;  // [E, N] factor of each row of an e4m3 w, or null
   void* out;               // [A, N] out_dtype
   int64_t x_stride, w_stride, out_stride;  // elements a row; w: an expert; x: 0 where its one row is every row
+  int64_t scale_stride;                    // of w_row_scale: an expert
   int32_t A, E, N, K;
   GemmAct act;
   DType x_dtype, w_dtype, out_dtype;
@@ -37,19 +39,24 @@ struct GroupedWeightOnlyArgs {
 /// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
 struct GroupedWgmma {
   int32_t rows;  // of W a tile: 48, 64 or 128. Of 48 the products are those of 64, the last 16 of whatever lies behind
-  int32_t tokens;  // of x a tile, at most: 64, 128 or 256
+  int32_t tokens;  // of x a tile, at most: 32, 64, 128 or 256
   int32_t stages;
   bool gated = false;  // half of the rows of each 64 (or 48) are gates, half the ups of the same columns
+  bool eight = false;  // W is e4m3: a stage has 128 elements of K, of x in two runs of 64
   constexpr bool operator==(const GroupedWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return (rows + 63) / 64; }
   VV_HD constexpr int warps() const { return 4 * groups(); }  // that multiply
-  VV_HD constexpr bool wide() const { return tokens > 128; }  // consumer warps need most of the registers
+  // Consumer warps need most of the registers.
+  VV_HD constexpr bool wide() const { return tokens > 128 || (eight && tokens > 64); }
   VV_HD constexpr int threads() const { return 32 * warps() + (wide() ? 128 : 32); }
   VV_HD constexpr int columns() const { return gated ? rows / 2 : rows; }   // of out a tile
   VV_HD constexpr int box_w() const { return gated ? rows / groups() / 2 : rows; }  // rows of W a copy brings
-  VV_HD constexpr int box() const { return tokens / 8; }  // rows of x a copy brings, and the narrowest width
-  VV_HD constexpr int stage_bytes() const { return (rows + tokens) * 128; }
+  // Rows of x a copy brings, and the narrowest width.
+  VV_HD constexpr int box() const { return tokens < 64 ? 8 : tokens / 8; }
+  VV_HD constexpr int x_runs() const { return eight ? 2 : 1; }
+  VV_HD constexpr int x_run_bytes() const { return tokens * 128; }
+  VV_HD constexpr int stage_bytes() const { return rows * 128 + x_runs() * x_run_bytes(); }
   VV_HD static constexpr int transpose_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
   VV_HD constexpr int transpose_bytes() const { return warps() * 8 * transpose_stride() * 4; }
   VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + transpose_bytes(); }

@@ -2,22 +2,26 @@
 // the weights of the groups that have rows, up to some hundred rows a group; 2 A N K flop beyond.
 //
 // Blocks stay and walk the tiles of all groups. The offsets are the predecessor's, so nothing is on its way
-// before the dependency wait. A token's sum is wgmma over K in order: the same in every tile and width.
-// Chosen when: Hopper, equal 16-bit operands, weights whose rows and experts lie without gaps.
+// before the dependency wait. A token's sum is wgmma over K in order: the same in every tile and width. Weights in e4m3
+// come as they are: the warps that multiply dequantize them into registers, which is where wgmma takes them from.
+// Chosen when: Hopper, equal 16-bit operands or bf16 with e4m3 weights, whose rows and experts lie without gaps.
 #pragma once
+#include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/moe/group_tile.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
+#include "vivace/kernels/ptx/wgmma_held.cuh"
+#include "vivace/kernels/ptx/words.cuh"
 #include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
 
 /// What a stage belongs to: rows of x from `first` on, `count` of them, and of W from n0 on. No rows: the end.
 struct alignas(16) GroupStage {
-  int32_t first, count, n0, unused;
+  int32_t first, count, n0, group;
 };
 
 /// The producer warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
@@ -25,7 +29,7 @@ struct alignas(16) GroupStage {
 template <class T, GroupedWgmma P>
 __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base,
                                              const Pipeline<P.stages>& ring, GroupStage* stages) {
-  constexpr int kStep = 128 / sizeof(T);
+  constexpr int kRun = 128 / sizeof(T), kStep = P.x_runs() * kRun;
   const int half = args.g.N / 2, steps = (args.g.K + kStep - 1) / kStep,
             tiles_n = ((P.gated ? half : args.g.N) + P.columns() - 1) / P.columns();
   const uint64_t policy_x = ptx::evict_last();
@@ -39,19 +43,20 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
       const uint64_t policy_w = tile.count < P.tokens ? ptx::evict_first() : ptx::evict_normal();
       for (int k = 0; k < (tile.group < 0 ? 1 : steps); ++k) {
         ring.producer_acquire(at);
-        stages[at.stage] = {tile.first, tile.count, n0, 0};
+        stages[at.stage] = {tile.first, tile.count, n0, tile.group};
         if (tile.group < 0) {
           ring.producer_commit(at.stage);
           break;
         }
-        ring.producer_expect(at.stage, (P.rows + boxes * P.box()) * 128);
+        ring.producer_expect(at.stage, (P.rows + P.x_runs() * boxes * P.box()) * 128);
         const uint32_t to = base + at.stage * P.stage_bytes(), full = ring.full(at.stage);
         for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
           ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full, k * kStep,
                         tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
-          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full, k * kStep,
-                        one ? 0 : tile.first + b * P.box(), policy_x);
+          for (int r = 0; r < P.x_runs(); ++r)
+            ptx::tma_load(to + (P.rows + b * P.box()) * 128 + r * P.x_run_bytes(), args.x_map, full,
+                          k * kStep + r * kRun, one ? 0 : tile.first + b * P.box(), policy_x);
         at.advance();
       }
     }
@@ -96,6 +101,7 @@ struct GroupedProducts {
 
   template <int kWidth>
   __device__ __forceinline__ void multiply(const GroupStage& tile) {
+    if constexpr (P.eight) return multiply_held<kWidth>(tile);
     constexpr int kStep = 128 / sizeof(T);
     const int steps = (a.K + kStep - 1) / kStep;
     float acc[kWidth / 2];
@@ -118,25 +124,98 @@ struct GroupedProducts {
     }
     ptx::wgmma_wait<0>(acc);
     if (threadIdx.x % 32 == 0) ring.consumer_release(last);
-    finish<kWidth>(acc, tile);
+    finish<kWidth>(acc, tile, {});
   }
+
+  /// e4m3 weights: half a stage's are dequantized while the products of the half before run.
+  template <int kWidth>
+  __device__ __forceinline__ void multiply_held(const GroupStage& tile) {
+    const int steps = (a.K + 127) / 128, row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const uint32_t own = threadIdx.x / 128 * (64 * 128) + row * 128 + row % 8 * 16 + threadIdx.x % 4 * 2;
+    const Factors factors(a, tile);  // on their way while the tile is multiplied
+    float acc[kWidth / 2];
+#pragma unroll
+    for (int j = 0; j < kWidth / 2; ++j) acc[j] = 0.0f;
+    uint32_t w[2][4][4];
+    int last = -1;
+#pragma unroll 1
+    for (int k = 0; k < steps; ++k) {
+      ring.consumer_wait(at);
+      const uint32_t stage = base + at.stage * P.stage_bytes(), x = stage + P.rows * 128;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {  // 16 bytes a row, swizzled
+          const uint32_t from = (stage + own) ^ ((4 * half + q) * 16);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) w[half][q][i] = upcast_pair(ptx::load_half_word(from + i % 2 * 1024 + i / 2 * 8));
+        }
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int q = 0; q < 4; ++q)
+          ptx::WgmmaHeld<T, kWidth>::run(acc, w[half][q], ptx::wgmma_tile(x + half * P.x_run_bytes() + q * 32));
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();  // registers of the half before this one have been read, and with the first its stage
+        if (half == 0 && last >= 0) release(last);
+      }
+      last = at.stage;
+      at.advance();
+    }
+    ptx::wgmma_wait<0>(acc);
+    release(last);
+    finish<kWidth>(acc, tile, factors);
+  }
+  __device__ __forceinline__ void release(int stage) const {
+    __syncwarp();  // every lane has read W
+    if (threadIdx.x % 32 == 0) ring.consumer_release(stage);
+  }
+  /// Two e4m3 as bf16.
+  __device__ __forceinline__ static uint32_t upcast_pair(uint32_t two) {
+    uint32_t pair, none;
+    upcast_e4m3_as<bf16>(two, pair, none);
+    return pair;
+  }
+
+  // Of finish(): columns a lane has, those of the warps of 64 rows, and the lane's first of them.
+  static constexpr int V = P.gated ? 2 : 4, kColumns = P.columns() / P.groups();
+  __device__ __forceinline__ static int column() { return (threadIdx.x % 128 / 32 * 4 + threadIdx.x % 4) * V; }
+  __device__ __forceinline__ static int first_column(const GroupStage& tile) {
+    return tile.n0 + static_cast<int>(threadIdx.x) / 128 * kColumns + column();
+  }
+  __device__ __forceinline__ static int columns(const GroupedGemmArgs& a) {
+    return column() >= kColumns ? 0 : P.gated ? a.N / 2 : a.N;
+  }
+  /// w_row_scale of the lane's columns: of gates, then of ups; ungated of all.
+  struct Factors {
+    float first[V], up[V];
+    Factors() = default;
+    __device__ __forceinline__ Factors(const GroupedGemmArgs& a, const GroupStage& tile) {
+      const int n = first_column(tile), N = columns(a);
+      const float* const from = a.w_row_scale + tile.group * a.scale_stride + n;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const bool there = a.w_row_scale != nullptr && n + i < N;
+        first[i] = there ? from[i] : 1.0f;
+        up[i] = P.gated && there ? from[N + i] : 1.0f;
+      }
+    }
+  };
 
   /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side. Where x
   /// has one row, the first token's leave for all. Gated: two warps have gates and two the ups of the same columns, and
   /// each warp's lanes take a quarter of these, both rounded to Out first.
   template <int kWidth>
-  __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
-    constexpr int kStride = P.transpose_stride(), V = P.gated ? 2 : 4;
+  __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile,
+                                         const Factors& factors) const {
+    constexpr int kStride = P.transpose_stride();
     const bool one = a.x_stride == 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
-    constexpr int kColumns = P.columns() / P.groups();  // of the 64 rows' warps
-    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * kColumns + column,
-              N = column < kColumns ? (P.gated ? a.N / 2 : a.N) : 0;
+    const int n = first_column(tile), N = columns(a);
     float* const turn = turns + warp * 8 * kStride;  // the warp's
     const auto at = [&](int row) {
       return turns + (warp / 4 * 4 + row / 16) * 8 * kStride + row % 16;
     };  // row of the 64
-    const float* const from = at(column);
+    const float* const from = at(column());
     const auto meet = [&] {
       if constexpr (P.gated) ptx::named_barrier<128>(1 + warp / 4);
       else __syncwarp();
@@ -162,9 +241,17 @@ struct GroupedProducts {
       meet();
       float y[V];
       load<V>(from + (one ? 0 : token) * kStride, y);
+      if constexpr (P.eight) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[i] *= factors.first[i];
+      }
       if constexpr (P.gated) {
         float up[V];
-        load<V>(at(kColumns + column) + (one ? 0 : token) * kStride, up);
+        load<V>(at(kColumns + column()) + (one ? 0 : token) * kStride, up);
+        if constexpr (P.eight) {
+#pragma unroll
+          for (int i = 0; i < V; ++i) up[i] *= factors.up[i];
+        }
 #pragma unroll
         for (int i = 0; i < V; ++i) y[i] = to_float(from_float<Out>(y[i])), up[i] = to_float(from_float<Out>(up[i]));
         activate_all(a.gate, y);

@@ -1,5 +1,5 @@
 // wgmma whose first factor is in registers and whose second lies by rows of K (Hopper): what multiplies 8-bit weights
-// with values that lie by columns.
+// with values that lie by columns, and weights that were dequantized there.
 #pragma once
 #include "vivace/kernels/tile/elem.cuh"
 
@@ -26,6 +26,32 @@ struct WgmmaHeld<e4m3, 128> {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 };
+
+/// The same of 16 bf16 of K, 32 bytes too; registers as mma16816 has them.
+#define VV_WGMMA_HELD(N, registers, a0, a1, a2, a3, b_at, ...)                                                 \
+  template <>                                                                                                  \
+  struct WgmmaHeld<bf16, N> {                                                                                  \
+    __device__ __forceinline__ static void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {        \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" registers "}, {%" #a0 ", %" #a1 \
+                   ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, 0;"                                             \
+                   : __VA_ARGS__                                                                               \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                      \
+    }                                                                                                          \
+  };
+#define VV_REG0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define VV_REG1 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define VV_REG2                                                                                                      \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
+  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+VV_WGMMA_HELD(8, "%0, %1, %2, %3", 4, 5, 6, 7, 8, VV_ACC4(0))
+VV_WGMMA_HELD(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, 11, 12, VV_ACC4(0), VV_ACC4(4))
+VV_WGMMA_HELD(32, VV_REG0, 16, 17, 18, 19, 20, VV_ACC16(0))
+VV_WGMMA_HELD(64, VV_REG0 VV_REG1, 32, 33, 34, 35, 36, VV_ACC16(0), VV_ACC16(16))
+VV_WGMMA_HELD(128, VV_REG0 VV_REG1 VV_REG2, 64, 65, 66, 67, 68, VV_ACC16(0), VV_ACC16(16), VV_ACC16(32), VV_ACC16(48))
+#undef VV_WGMMA_HELD
+#undef VV_REG0
+#undef VV_REG1
+#undef VV_REG2
 #undef VV_ACC4
 #undef VV_ACC16
 

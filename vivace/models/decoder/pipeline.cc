@@ -355,6 +355,8 @@ class Step {
                  {"w_gate", w.gate},
                  {"w_up", w.up},
                  {"w_down", w.down},
+                 {"gate_up_scale", w.gate_up_scale.row},
+                 {"down_scale", w.down_scale.row},
                  {"residual", plus},
                  {"out", out},
                  {"logits", top(b_.route_logits, T_)},

@@ -43,32 +43,41 @@ class LayerUploader {
     else if (t->present() && narrow(*t)) quantize({t}, t, scale, format());
     else plain(t);
   }
-  /// The experts' matrices: plain, or blocks. Gates and ups lie side by side in each expert, if one dtype serves both.
-  void experts(Tensor* gate, Tensor* up, Tensor* down) {
-    if (expert_dtype(*gate) == expert_dtype(*up)) {
-      uploader_->join({gate, up}, nullptr, expert_dtype(*gate), WeightUploader::Rows::within);
+  /// The experts' matrices: plain, blocks, or e4m3 with a scale a row. Gates and ups lie side by side in each expert,
+  /// if one dtype serves both.
+  void experts(LayerWeights& w) {
+    if (expert_dtype(w.gate) != expert_dtype(w.up)) {
+      for (Tensor* t : {&w.gate, &w.up})
+        uploader_->add(t, expert_dtype(*t) == DType::e4m3 ? dtype_of(*t) : expert_dtype(*t));
+    } else if (expert_dtype(w.gate) == DType::e4m3) {
+      uploader_->quantize_experts(&w.gate, &w.up, {}, {}, &w.gate_up_scale.row);
     } else {
-      for (Tensor* t : {gate, up}) uploader_->add(t, expert_dtype(*t));
+      uploader_->join({&w.gate, &w.up}, nullptr, expert_dtype(w.gate), WeightUploader::Rows::within);
     }
-    uploader_->add(down, expert_dtype(*down));
+    if (expert_dtype(w.down) == DType::e4m3) uploader_->quantize({&w.down}, &w.down, &w.down_scale.row);
+    else uploader_->add(&w.down, expert_dtype(w.down));
   }
   /// The one that every token takes as one more of them, and its gate as one more row of the router.
   void experts_and_shared(LayerWeights& w) {
-    const DType dtype = dtype_of(w.gate);
-    uploader_->join_experts(&w.gate, &w.up, std::exchange(w.shared_gate, {}), std::exchange(w.shared_up, {}), dtype);
+    const Tensor gate = std::exchange(w.shared_gate, {}), up = std::exchange(w.shared_up, {});
     Tensor& last = w.shared_down;
     last = tensor(last.data, last.dtype, Shape(1, last.shape[0], last.shape[1]));
-    uploader_->join({&w.down, &last}, &w.down, dtype);
+    if (expert_dtype(w.gate) == DType::e4m3) {
+      uploader_->quantize_experts(&w.gate, &w.up, gate, up, &w.gate_up_scale.row);
+      uploader_->quantize({&w.down, &last}, &w.down, &w.down_scale.row);
+    } else {
+      uploader_->join_experts(&w.gate, &w.up, gate, up, dtype_of(w.gate));
+      uploader_->join({&w.down, &last}, &w.down, dtype_of(w.gate));
+    }
     uploader_->join({&w.router, &w.shared_open}, &w.router, dtype_of(w.router));
   }
-  /// Whether that can be: 16 bits in all of them, and matrices of one shape.
+  /// Whether that can be: 16 bits or e4m3 in all of them, and matrices of one shape.
   bool shared_fits(const LayerWeights& w) const {
     const DType dtype = expert_dtype(w.gate);
     const Tensor* const all[] = {&w.up, &w.down, &w.shared_gate, &w.shared_up, &w.shared_down};
-    return (dtype == DType::bf16 || dtype == DType::f16) && w.shared_gate.shape[0] == w.gate.shape[1] &&
-           std::all_of(
-               std::begin(all), std::end(all),
-               [&](const Tensor* t) { return (t->shape.rank == 3 ? expert_dtype(*t) : dtype_of(*t)) == dtype; }) &&
+    return (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::e4m3) &&
+           w.shared_gate.shape[0] == w.gate.shape[1] &&
+           std::all_of(std::begin(all), std::end(all), [&](const Tensor* t) { return expert_dtype(*t) == dtype; }) &&
            dtype_of(w.router) == dtype_of(w.shared_open);
   }
   bool quantizes_head(const Tensor& t) const { return plan_.head && !(is_block(t.dtype) && plan_.keeps_blocks); }
@@ -129,7 +138,8 @@ class LayerUploader {
     else uploader_->quantize(parts, whole, &scale->row, rows);
   }
   bool narrow(const Tensor& t) const { return quantizes(plan_) && !(is_block(t.dtype) && plan_.keeps_blocks); }
-  DType expert_dtype(const Tensor& t) const { return narrow(t) && is_block(format()) ? format() : dtype_of(t); }
+  /// No product of experts takes FP4.
+  DType expert_dtype(const Tensor& t) const { return narrow(t) && format() != DType::e2m1 ? format() : dtype_of(t); }
   DType dtype_of(const Tensor& t) const {
     if (is_block(t.dtype)) return plan_.keeps_blocks ? t.dtype : plan_.hidden;
     return plan_.plain == Plain::stored ? t.dtype : DType::bf16;
@@ -173,7 +183,7 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, bool
   if (shared_is_expert) return p.experts_and_shared(w);
   p.plain(&w.router);
   if (config.has(kExperts)) {
-    p.experts(&w.gate, &w.up, &w.down);
+    p.experts(w);
     for (Tensor* t : {&w.shared_open, &w.shared_gate, &w.shared_up, &w.shared_down}) p.plain(t);
     return;
   }
