@@ -35,9 +35,10 @@ PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwe
 CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w8a16", "auto", (1, 8)), ("qwen3-8b", "w4a16", "auto", (1, 8, 32)), ("qwen3-8b", "int4", "auto", (1, 8, 32)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,)),
+         ("qwen3-30b-a3b", "w8a16", "auto", (1,)), ("qwen3-30b-a3b", "fp8", "auto", (1,)), ("qwen3-30b-a3b", "fp8_static", "auto", (1,)),
          ("qwen3.6-27b", "bf16", "auto", (1, 8)), ("qwen3.6-27b", "w8a16", "auto", (1,)), ("qwen3.6-27b", "fp8", "auto", (1,)), ("qwen3.6-27b", "fp8_static", "auto", (1, 8)), ("qwen3.6-27b", "w4a16", "auto", (1, 8)),
-         # w8a16 and w4a16 leave the matrices of experts 16-bit, int4 does not.
-         ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8_static", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
+         # w4a16 leaves the matrices of experts 16-bit.
+         ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8_static", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
@@ -57,8 +58,9 @@ START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
 def experts_bytes(report) -> float:
-    """Of all experts' matrices in 16 bits."""
-    return report["layers"] * report["experts"] * 3 * report["mlp"] * report["hidden"] * 2
+    """Of all experts' matrices."""
+    size = {"q4_0": 0.5625, "e4m3": 1}.get(report["forms"]["layers"]["gate_up"], 2)
+    return report["layers"] * report["experts"] * 3 * report["mlp"] * report["hidden"] * size
 
 
 def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
@@ -70,14 +72,14 @@ def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
     if r["tied"] and r["head_dtype"] == "bf16":
         weights += table
     if r["experts"]:
-        weights -= experts_bytes(r) * (0.28125 if r["weight_dtype"] == "q4_0" else 1) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
+        weights -= experts_bytes(r) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
     cache = batch * position * (r["layers"] - r["recurrent_layers"]) * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
     return (weights + cache + 2 * batch * r["state_bytes"]) / COPY_RATE * 1e6
 
 
 def hybrid_prefill_floor_us(report, precision, config) -> float:
     """prefill_floor_us() of layers of two kinds; the delta rule token by token, 6 FLOP an element of a state. Experts, the shared
-    one too, are 16-bit but in int4."""
+    one too, are 16-bit in w4a16."""
     r, c, T = report, config, PROMPT
     h, dk, dv, hv = r["hidden"], c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_value_heads"]
     size = {"bf16": 2, "w4a16": 0.5625, "int4": 0.5625}.get(precision, 1)
@@ -87,8 +89,8 @@ def hybrid_prefill_floor_us(report, precision, config) -> float:
     attends = product(2 * attended + 2 * r["kv_heads"] * r["head_dim"], h) + product(h, attended) + 2 * T * T * attended / PRODUCT_RATE["bf16"]
     carries = product(2 * c["linear_num_key_heads"] * dk + 2 * values, h) + product(2 * hv, h, 2) + product(h, values) + 6 * T * hv * dk * dv / PRODUCT_RATE["bf16"]
     if r["experts"]:
-        one, shared = 3 * h * r["mlp"], 3 * h * c["shared_expert_intermediate_size"]
-        mlp = seconds(T, one * r["experts_used"], one * r["experts"], size if precision == "int4" else 2) + seconds(T, shared, shared, 2)
+        one, shared, each = 3 * h * r["mlp"], 3 * h * c["shared_expert_intermediate_size"], 2 if precision == "w4a16" else size
+        mlp = seconds(T, one * r["experts_used"], one * r["experts"], each) + seconds(T, shared, shared, each)
     else:
         mlp = product(2 * r["mlp"], h) + product(h, r["mlp"])
     head = r["vocab"] * h * {"bf16": 2, "q8_0": 1.0625}.get(r["head_dtype"], 1) / COPY_RATE

@@ -267,7 +267,7 @@ FAULTS = [
     ("grouped_gemm does not wait", K + "moe/grouped_wgmma.cuh", WAIT, "", waits("grouped_gemm")),
     ("moe_route: of equal logits the higher expert", K + "moe/moe_route.cuh", "if (key[i] > best)", "if (key[i] && key[i] >= best)", table("moe_route")),
     ("moe_route: one token's equal logits share a place", K + "moe/moe_route.cuh", "precedes(m.reach[j], j, mine, c)", "m.reach[j] > mine", table("moe_route")),
-    ("grouped_gated_gemm: ups of other columns", K + "moe/grouped_wgmma.cuh", "at(kColumns + column)", "at(column)", table("grouped_gated_gemm")),
+    ("grouped_gated_gemm: ups of other columns", K + "moe/grouped_wgmma.cuh", "at(kColumns + column())", "at(column())", table("grouped_gated_gemm")),
     ("grouped_gemm: one row for all is taken for one of many", K + "moe/grouped_wgmma.cuh", "one ? 0 : tile.first + b * P.box()", "tile.first + b * P.box()", table("grouped_gemm")),
     ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "mine_p / mass : mine_p", "mine_p : mine_p", table("moe_route")),
     ("moe_route: one token's rows lack the shared expert's", K + "moe/moe_route.cuh", "a.offsets[E + lane] = K + lane", "a.offsets[E + lane] = K", table("moe_route")),

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import vivace
 from tests.reference.decoder_numpy import Decoder
+from tests.random_models.text_checks import Eights
 from tests.reference.policy_numpy import Rounded
 from tests.test_hybrid import LONG, NAMES, TINY, drawn, every, feed, last, load, same
 from tests.test_model_steps import DEVICE
@@ -39,6 +40,32 @@ def test_err_as_the_reference_with_the_same_roundings(name, plan):
     ratio = np.linalg.norm(got - want) / np.linalg.norm(rounded - want)
     print(f"{name} {plan}: {ratio:.3f}")
     assert 0.5 < ratio < NARROW[plan]
+
+
+@pytest.mark.parametrize("plan", (*PLANS, "w8a16"))
+def test_a_shared_expert_as_wide_is_e4m3_too(tmp_path, plan):
+    """It is the last of the experts, with a scale a row as they have; of 16 bits beside them it is wrong by what its codes err."""
+    config, weights = json.loads((TINY / "qwen35_moe" / "config.json").read_text()), load_file(TINY / "qwen35_moe" / "model.safetensors")
+    width, ids = config["moe_intermediate_size"], drawn(120)
+    for key in [k for k in weights if ".shared_expert." in k]:
+        weights[key] = np.ascontiguousarray(np.take(weights[key], range(width), 1 if "down_proj" in key else 0))
+    config["shared_expert_intermediate_size"] = width
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(weights, tmp_path / "model.safetensors")
+    arithmetic = Eights(eight=True) if plan == "w8a16" else Rounded(eight=True)
+    want, rounded = (Decoder(config, weights, a).logits(ids) for a in (None, arithmetic))
+    core = eights(tmp_path, plan, ids, max_batch=120, context=128)
+    core.start(0)
+    core.step([(t, i, 0, True) for i, t in enumerate(ids)])
+    got = last(core)
+    ratio = np.linalg.norm(got - want) / np.linalg.norm(rounded - want)
+    print(f"{plan}: {ratio:.3f}")
+    assert 0.5 < ratio < NARROW.get(plan, NARROW["fp8"])
+    core.start(0)
+    routed = {shape[-1] for op, port, _, shape, _ in core.observe([(t, i, 0, i == 4) for i, t in enumerate(ids[:5])]) if (op, port) == ("moe_route", "weights")}
+    assert routed == {config["num_experts_per_tok"] + 1}
+    forms = json.loads(dict(core.report())["forms"])["layers"]
+    assert forms["gate_up"] == forms["down"] == "e4m3" and "shared_expert" not in forms
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -29,6 +29,7 @@ engine::Forms forms_of(const DecoderWeights& w) {
     if (l.gate_up.present()) forms.add("layers", "gate_up", l.gate_up);
     else for (const Tensor* t : {&l.gate, &l.up}) forms.add("layers", "gate_up", *t);
     forms.add("layers", "down", l.down);
+    if (w.shared_is_expert) continue;  // then it is in the three above
     for (const Tensor* t : {&l.shared_open, &l.shared_gate, &l.shared_up, &l.shared_down})
       forms.add("layers", "shared_expert", *t);
   }
