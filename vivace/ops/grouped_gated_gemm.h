@@ -12,13 +12,13 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
       in("x", "X,K", "f32|bf16|f16", "activations as grouped_gemm takes them"),
       in("w", "E,2*N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
          "of each group N rows of the gate, then N of the up"),
-      opt_in("w_row_scale", "E,2*N", "f32", "of an e4m3 w: factor of each row"),
       in("offsets", "E+1", "i32",
          "group e is rows [offsets[e], offsets[e+1]), as moe_route gives them: the first is 0, none is below the one "
          "before it or above A"),
       inout("gate_up", "A,2*N", "f32|bf16|f16",
             "scratch; its dtype is the one that both products are rounded to. Its contents afterwards mean nothing"),
       out("out", "A,N", "=gate_up", "gated rows; rows of no group are not written"),
+      opt_in("w_row_scale", "E,2*N", "f32", "of an e4m3 w: factor of each row"),
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),

@@ -24,12 +24,12 @@ struct grouped_gemm {
          "activations, rows of a group together: X = A, or one row that stands for every one"),
       in("w", "E,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
          "a weight matrix each group; block formats in GGUF's layout"),
-      opt_in("w_row_scale", "E,N", "f32", "of an e4m3 w: factor of each row"),
       in("offsets", "E+1", "i32", "group e is rows [offsets[e], offsets[e+1]), clamped to [0, A]; they rise"),
       opt_in("counts", "E", "i32",
              "rows that group e has, the first of those that the offsets give it, clamped to their number: the masked "
              "layout, [E, capacity, K], with offsets of multiples of the capacity"),
       out("out", "A,N", "f32|bf16|f16", "result; rows of no group are not written"),
+      opt_in("w_row_scale", "E,N", "f32", "of an e4m3 w: factor of each row"),
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "f32|q8", "how activations enter a product with a block-quantized w, as in gemm"),

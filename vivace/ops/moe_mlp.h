@@ -12,8 +12,6 @@ struct moe_mlp {
       in("w_gate", "E,M,H", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' gates"),
       in("w_up", "E,M,H", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ups"),
       in("w_down", "E,N,M", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "the experts' ways back"),
-      opt_in("gate_up_scale", "E,2*M", "f32", "of e4m3 gates and ups: factor of each row, gates first"),
-      opt_in("down_scale", "E,N", "f32", "of e4m3 ways back: factor of each row"),
       opt_in("residual", "T,N", "=out", "added to the result before its one rounding"),
       out("out", "T,N", "f32|bf16|f16", "rows of the block", "residual"),
       inout("logits", "T,E", "f32", "scratch: routing logits"),
@@ -26,6 +24,8 @@ struct moe_mlp {
             "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
       inout("hidden", "T*K,M", "=gate_up", "scratch: the activated product"),
       inout("expert_out", "T*K,N", "=gate_up", "scratch: the experts' results"),
+      opt_in("gate_up_scale", "E,2*M", "f32", "of e4m3 gates and ups: factor of each row, gates first"),
+      opt_in("down_scale", "E,N", "f32", "of e4m3 ways back: factor of each row"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {

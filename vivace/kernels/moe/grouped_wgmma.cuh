@@ -14,7 +14,6 @@
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/ptx/wgmma_held.cuh"
-#include "vivace/kernels/ptx/words.cuh"
 #include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {

@@ -27,7 +27,14 @@ struct WgmmaHeld<e4m3, 128> {
   }
 };
 
-/// The same of 16 bf16 of K, 32 bytes too; registers as mma16816 has them.
+/// Two bytes from a shared address, in the lower half: such registers in the making. In the order of products.
+__device__ __forceinline__ uint32_t load_half_word(uint32_t from) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from));
+  return v;
+}
+
+/// WgmmaHeld of 16 bf16 of K, 32 bytes too; registers as mma16816 has them.
 #define VV_WGMMA_HELD(N, registers, a0, a1, a2, a3, b_at, ...)                                                 \
   template <>                                                                                                  \
   struct WgmmaHeld<bf16, N> {                                                                                  \

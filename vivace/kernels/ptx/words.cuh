@@ -1,4 +1,4 @@
-// Words between registers and memory as one access, where the source has it: compilers move a load behind the branch
+// 16 bytes between registers and memory as one access, where the source has it: compilers move a load behind the branch
 // of its store, and take a value that passes through an array to pieces.
 #pragma once
 #include "vivace/base/int.h"
@@ -11,12 +11,6 @@ __device__ __forceinline__ void load_words(uint32_t from, uint32_t (&v)[4]) {
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
                : "memory");
-}
-/// Two bytes from a shared address, in the lower half; in the order of other volatile instructions.
-__device__ __forceinline__ uint32_t load_half_word(uint32_t from) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from));
-  return v;
 }
 /// To global memory.
 __device__ __forceinline__ void store_words(void* to, const uint32_t (&v)[4]) {
