@@ -205,7 +205,7 @@ FAULTS = [
     ("a convolution goes over guesses", "vivace/cpu/linear/causal_conv.cc", "row >= 0 && !a.frozen", "row >= 0", f"{MTP} -k leaves_the_state"),
     ("moe_route: a shared expert is taken whole", "vivace/cpu/moe/moe_route.cc", "w[K] = 1.0f / (1.0f + std::exp(-x[E]))", "w[K] = 1.0f", f"{OPS} -k moe_route"),
     ("grouped_gemm: all e4m3 experts have the first one's scales", "vivace/cpu/moe/grouped_gemm.cc", "a.w_row_scale + e * a.scale_stride", "a.w_row_scale", f"{OPS} -k grouped_gemm"),
-    ("moe_mlp: ups of e4m3 experts have the gates' scales", "vivace/ops/moe_mlp.h", 'experts(rows, "w_up", of(M),', 'experts(rows, "w_up", of(0),', f"{OPS} -k moe_mlp"),
+    ("moe_mlp: ups of e4m3 experts have the gates' scales", "vivace/ops/moe_mlp.h", 'experts(rows, "w_up", of(M),', 'experts(rows, "w_up", of(0),', f"{OPS} -k moe_mlp", "vivace/ops/registry.cc"),
     ("fp8: all experts have the first one's scales", "vivace/engine/weight_uploader.cc", "slice(scales, row, to.shape[0])", "slice(scales, 0 * row, to.shape[0])", "tests/test_hybrid_fp8.py -k same_roundings"),
     ("the shared expert's up is its gate", "vivace/engine/weight_uploader.cc", "pieces.push_back({behind[i],", "pieces.push_back({behind[0],", "tests/test_hybrid.py -k shared_expert"),
     ("a guess that was right never enters the state", "vivace/serve/batcher.cc", "static_cast<int>(job->checked_) - 1", "0", f"{MTP} -k change_no_token"),
