@@ -94,6 +94,7 @@ CASES = [
     case(300, 2, 136, 400, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, without scales"),
     case(40, 12, 72, 384, [0, 1, 1, 2, 2, 3, 38, 38, 38, 38, 38, 38, 40], "bf16", "e4m3", scaled=True, note="many rows of one group among few"),
     *[case(7, 3, 18, 40, [0, 1, 5, 7], x, "e4m3", scaled=True) for x in ("bf16", "f16", "f32")],
+    case(32, 2, 24, 72, [0, 13, 32], "bf16", "e4m3", scaled=True, note="a tile of many rows a group"),
 ]
 
 
