@@ -106,6 +106,8 @@ CASES = [
 
 
 def fit(d):
+    if "e4m3" in (d.dtypes["w_gate"], d.dtypes["w_up"]) and d.chance(0.8):
+        d.dtypes["w_gate"] = d.dtypes["w_up"] = "e4m3"  # which have their scales together
     if not d.dtypes["w_gate"] == d.dtypes["w_up"] == "e4m3":
         d.drop("gate_up_scale")
     if d.dtypes["w_down"] != "e4m3":
