@@ -50,7 +50,8 @@ CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
 PEERS = ("qwen3-0.6b", "qwen3-8b")
-BUDGET = [("qwen3-8b", "bf16", (1, 8, 32)), ("qwen3-8b", "fp8_static", (1,)), ("qwen3-0.6b", "bf16", (1, 8)), ("qwen3-30b-a3b", "bf16", (1,))]
+BUDGET = [("qwen3-8b", "bf16", (1, 8, 32)), ("qwen3-8b", "fp8_static", (1,)), ("qwen3-0.6b", "bf16", (1, 8)), ("qwen3-30b-a3b", "bf16", (1,)),
+          ("qwen3.6-35b-a3b", "bf16", (1,)), ("qwen3.6-35b-a3b", "fp8_static", (1,))]
 GUESSES, VERIFIED_GOAL = 4, 1.25  # a step that checks so many takes at most so many plain ones
 STATE_GOAL = 60.0  # us of a copy of a sequence's state
 HYBRIDS = [("qwen3.6-27b", "bf16"), ("qwen3.6-27b", "w4a16"), ("qwen3.6-35b-a3b", "bf16")]
