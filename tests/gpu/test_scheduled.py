@@ -18,6 +18,7 @@ import vivace  # noqa: E402
 from tests.test_groot import observation as groot_observation  # noqa: E402
 from tests.test_model import FIXTURES  # noqa: E402
 from vivace import _core  # noqa: E402
+from vivace import device as chip  # noqa: E402
 
 VLA, LLM = FIXTURES / "vla", FIXTURES / "tiny_gguf" / "llama_q4_1.gguf"
 ARM = dict(config="pi05", num_views=1, statistics="none")
@@ -205,7 +206,7 @@ def test_a_policy_has_its_partition_beside_others_and_the_device_alone(gpu, poli
 
     with vivace.load_model(LLM, device=device.NAME) as one:
         words = one.generate_ids(IDS, max_tokens=40).tokens
-    whole = device.info()["sm_count"]
+    whole = chip.info()["sm_count"]
     with load("small", partition=0.4) as small, load("kept", partition=0.4, keep_partition=True) as kept, gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2) as llm:
         report = small.report()
         assert report["switches"] and not kept.report()["switches"] and report["multiprocessors"] < 0.6 * whole and report["action_launches"] >= launches

@@ -91,6 +91,10 @@ class BatchMLAPagedAttentionWrapper(Planned):
             return whole, self._buffers["page_table"]
         if not self._separate:
             self._plan_copies()
+        if ckv.shape[0] == 0:  # no request has a key: a page that nobody reads
+            nothing = empty((1, ckv.shape[1], ckv.shape[2] + kpe.shape[2]), like)
+            nothing[...] = 0
+            return nothing, self._separate["page_table"]
         pages = self._separate["pages"]
         pages = pages.long() if is_torch(pages) else pages
         ckv, kpe = taken(ckv, pages), taken(kpe, pages)
