@@ -49,7 +49,7 @@ SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "pois
            "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "chats": 6, "held": 3, "three": 8, "asr": 8, "two": 8, "torch": 8, "share": 3}
 SPEECH, SPEECH_SHARE = "whisper-large-v3-turbo", 0.1  # of the device's time that it is promised at least
 BESIDE_US = 100  # that a call may wait beside the longest stretch
-SHARES = 0.54, 0.42  # of a device's multiprocessors: the policy's, and a second one's; 72 and 56 of 132
+SHARES = 0.54, 0.36  # of a device's multiprocessors: the policy's, and a second one's; 72 and 48 of 132, in groups of 8 of which 120 can be divided
 HELD_S = 0.001  # before a call that nobody may run beside: several of the longest stretches
 SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc", "vivace/models/whisper/*.cc",
            "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]

@@ -321,6 +321,7 @@ def jitter(vivace, add) -> None:
                 batcher.step()
                 times.append(time.perf_counter())
             seconds += [b - a for a, b in zip(times, times[1:])][-run:]
+            del batcher  # a model has one at a time
     p = percentiles(seconds)
     add(report, precision, f"model={name},batch=1,ctx={POSITION},metric=jitter", **p, note=f"p99.9 is {p['p999_us'] / p['p50_us']:.3f} of p50, goal 1.03; the longest {max(seconds) * 1e6:.0f} us; {host_gaps(2, 0.03 * p['p50_us'] / 1e6):.0f} times a second this host takes 3 % of a step or more from a loop that reads the clock")
 

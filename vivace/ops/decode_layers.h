@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vivace/base/check.h"
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/decode/decode_layers.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/gpu.h"
@@ -175,6 +176,10 @@ struct decode_layers {
                  a.H, a.Hq, a.Hkv, a.D, a.M, multiprocessors));
       if (a.page_table != nullptr && a.L % Policy::kKeys != 0)
         return Status(Code::kUnsupported, strf("pages have %d places, wanted a multiple of %d", a.L, Policy::kKeys));
+      for (const int64_t stride : {a.k_stride, a.v_stride})
+        if (stride % (int64_t{a.Hkv} * a.D) != 0 ||
+            (a.N - 1) * (stride / (int64_t{a.Hkv} * a.D)) + int64_t{a.B} * a.L > INT32_MAX)
+          return Status(Code::kUnsupported, "layers of a cache lie whole positions apart, 2^31 positions in all");
       for (const kernels::LayerStack& s :
            {a.attn_norm, a.mlp_norm, a.qkv, a.q_norm, a.k_norm, a.o, a.gate_up, a.down,
             kernels::LayerStack{a.k_cache, a.k_stride}, kernels::LayerStack{a.v_cache, a.v_stride},
@@ -196,13 +201,29 @@ struct decode_layers {
       launch->cooperative = true;  // blocks wait for each other, so that all must stand at once
       launch->pdl = false;
     }
-    /// What the device at hand says of itself: its multiprocessors may be fewer than its chip's.
-    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch*) {
-      (void)a;
-      return k.p.blocks <= target.sm_count()
-                 ? Status()
-                 : Status(Code::kUnsupported, strf("%d blocks wait for each other, %s has %d multiprocessors",
-                                                   k.p.blocks, chip(target.arch()).target, target.sm_count()));
+    /// A cache as a matrix of words, a position of any layer a row, for boxes of a stage's keys by a head's columns.
+    static Status map_cache(const Args& a, const void* data, int64_t stride, kernels::TensorMap* map, int32_t* rows) {
+      const int64_t width = int64_t{a.Hkv} * a.D, places = int64_t{a.B} * a.L;
+      *rows = static_cast<int32_t>(stride / width);
+      return device::encode_map(device::WordMapShape{.data = data,
+                                                     .rows = (a.N - 1) * (stride / width) + places,
+                                                     .words = width / 2,
+                                                     .pitch = width * 2,
+                                                     .box_rows = Policy::kKeys,
+                                                     .box_words = a.D / 2},
+                                map);
+    }
+    /// Tensor maps; and what the device at hand says of itself: its multiprocessors may be fewer than its chip's.
+    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
+      if (k.p.blocks > target.sm_count())
+        return Status(Code::kUnsupported, strf("%d blocks wait for each other, %s has %d multiprocessors", k.p.blocks,
+                                               chip(target.arch()).target, target.sm_count()));
+      kernels::DecodeLayersTmaArgs f{};
+      VV_TRY(map_cache(a, a.k_cache, a.k_stride, &f.k, &f.k_rows));
+      VV_TRY(map_cache(a, a.v_cache, a.v_stride, &f.v, &f.v_rows));
+      f.a = a;
+      launch->set_args(f);
+      return {};
     }
     /// Models of each kind on a whole chip; others are compiled when they are first used.
     template <class Visit>

@@ -253,7 +253,8 @@ struct Consumer {
 };
 
 template <DecodeLayersPolicy P>
-__device__ __forceinline__ void produce(const DecodeLayersArgs& a, const Now now, Ring<P> ring) {
+__device__ __forceinline__ void produce(const DecodeLayersTmaArgs& f, const Now now, Ring<P> ring) {
+  const DecodeLayersArgs& a = f.a;
   constexpr int kQkv = P.q_width() + 2 * P.kv_width();
   const BlockRows qkv(kQkv, P.blocks), model(P.H, P.blocks), hidden(P.M, P.blocks);
   const bool attends = static_cast<int>(blockIdx.x) < P.Hkv * P.splits();
@@ -263,7 +264,7 @@ __device__ __forceinline__ void produce(const DecodeLayersArgs& a, const Now now
     const uint32_t turn = now.turn + layer;
     between(turn, 50);
     bring<P, P.H>(ring, layer_of(a.qkv, layer), qkv.first, qkv.count, policy);
-    if (attends) bring_cache<P>(ring, a, now, layer, policy);
+    if (attends) bring_cache<P>(ring, f, now, layer, policy);
     between(turn, 51);
     bring<P, P.q_width()>(ring, layer_of(a.o, layer), model.first, model.count, policy);
     bring<P, P.H>(ring, layer_of(a.gate_up, layer), hidden.first * 2, hidden.count * 2, policy);
@@ -276,8 +277,9 @@ __device__ __forceinline__ void produce(const DecodeLayersArgs& a, const Now now
 
 /// Grid: P.blocks.
 template <DecodeLayersPolicy P>
-__global__ void __launch_bounds__(P.kThreads, 1) decode_layers(const __grid_constant__ DecodeLayersArgs a) {
+__global__ void __launch_bounds__(P.kThreads, 1) decode_layers(const __grid_constant__ DecodeLayersTmaArgs f) {
   static_assert(P.fits());
+  const DecodeLayersArgs& a = f.a;
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t base = ptx::shared_address(shared);
   decode::Now& now = *reinterpret_cast<decode::Now*>(shared + P.kNowAt);
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) decode_layers(const __grid_cons
   __syncthreads();
   if (!now.there) return;
   if (threadIdx.x >= P.kWarps * 32) {
-    decode::produce<P>(a, now, ring);
+    decode::produce<P>(f, now, ring);
   } else {
     decode::Consumer<P> me{a, now, shared, base, ring};
     me.run();

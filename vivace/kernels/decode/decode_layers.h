@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/base/arch.h"
 #include "vivace/base/dtype.h"
+#include "vivace/kernels/tile/tensor_map.h"
 
 namespace vivace::kernels {
 
@@ -41,6 +42,14 @@ struct DecodeLayersArgs {
   }
   /// Element of a head in a layer's cache.
   VV_HD int64_t element(Place p, int32_t head) const { return ((int64_t{p.block} * L + p.at) * Hkv + head) * D; }
+};
+
+/// What the CUDA kernel takes: caches as matrices of words, a position a row, whose boxes are the keys of a stage and
+/// the columns of a head.
+struct DecodeLayersTmaArgs {
+  TensorMap k, v;
+  int32_t k_rows, v_rows;  // of the matrices, a layer
+  DecodeLayersArgs a;
 };
 
 /// Words in front of those that blocks exchange: the first counts layers.

@@ -3,6 +3,7 @@
 #pragma once
 #include "vivace/kernels/decode/product.cuh"
 #include "vivace/kernels/ptx/exp2.cuh"
+#include "vivace/kernels/ptx/tma.cuh"
 
 namespace vivace::kernels::decode {
 
@@ -37,27 +38,26 @@ __device__ __forceinline__ float4 norm_and_rotate(uint4 words, uint2 gain, float
                      v.z * cosine.z + side * p.z * sine.z, v.w * cosine.w + side * p.w * sine.w);
 }
 
-/// The producer's side: every splits-th stage of the keys before the position, then of the values.
+/// The producer's side: every splits-th stage of the keys before the position, then of the values. A stage is one box;
+/// what lies behind the position in it is left to those who read it.
 template <DecodeLayersPolicy P>
-__device__ __forceinline__ void bring_cache(Ring<P>& ring, const DecodeLayersArgs& a, const Now& now, int layer,
+__device__ __forceinline__ void bring_cache(Ring<P>& ring, const DecodeLayersTmaArgs& f, const Now& now, int layer,
                                             uint64_t policy) {
   constexpr int kSplits = P.splits(), kKeys = P.kKeys;
   const int lane = static_cast<int>(threadIdx.x % 32), kv = static_cast<int>(blockIdx.x) / kSplits,
             split = static_cast<int>(blockIdx.x) % kSplits;
 #pragma unroll 1
   for (int first = split * kKeys; first <= now.pos; first += kSplits * kKeys) {
-    const DecodeLayersArgs::Place place = a.place(now.slot, first);
+    const DecodeLayersArgs::Place place = f.a.place(now.slot, first);
     const int held = place.block < 0 ? 0 : min(kKeys, now.pos - first);
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
-      const bf16* const from = static_cast<const bf16*>(which ? a.v_cache : a.k_cache) +
-                               layer * (which ? a.v_stride : a.k_stride) + (held > 0 ? a.element(place, kv) : 0);
       ring.claim();
       if (lane == 0) write_shared(ring.shared + P.held_at() + ring.slot * 4, held);
-      ring.expect(held * P.D * 2);
-      for (int key = lane; key < held; key += 32)
-        copy_bulk(ring.bytes_at(0) + key * P.D * 2, from + static_cast<int64_t>(key) * P.kv_width(), P.D * 2,
-                  ring.full(0), policy);
+      ring.expect(held > 0 ? kKeys * P.D * 2 : 0);
+      if (lane == 0 && held > 0)
+        ptx::tma_load(ring.bytes_at(0), which ? f.v : f.k, ring.full(0), kv * (P.D / 2),
+                      layer * (which ? f.v_rows : f.k_rows) + place.block * f.a.L + place.at, policy);
       ring.advance(1);
     }
   }
