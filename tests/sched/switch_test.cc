@@ -31,6 +31,13 @@ Demand lower(const char* name, Class cls = Class::burstable) {
   return d;
 }
 
+/// A lower tenant that has a partition.
+Demand apart(const char* name, Class cls = Class::burstable) {
+  Demand d = lower(name, cls);
+  d.times.apart = true;
+  return d;
+}
+
 struct NoDevice final : Actuator {
   void hold(int, bool) override {}
   void close_early(bool) override {}
@@ -40,10 +47,11 @@ struct NoDevice final : Actuator {
 /// Everything that the rule depends on, kept beside the dispatcher in the plainest form.
 struct Seen {
   std::map<int, bool> lower, paused;  // wants; tenants of both kinds
+  std::set<int> apart;                // lower tenants that have a partition
   std::set<int> waiting, lost;        // guaranteed tenants, of at most one call each
   int running = -1;
   bool demoted_runs = false;
-  enum class Fault : uint8_t { none, lost, waiting, running, paused, gate };
+  enum class Fault : uint8_t { none, lost, waiting, running, paused, gate, apart };
   bool beside(int who, Fault f) const {
     const bool own = running == who;
     for (const int t : lost)
@@ -53,7 +61,8 @@ struct Seen {
     if (!own && f != Fault::waiting && std::any_of(waiting.begin(), waiting.end(), [&](int t) { return t != who; }))
       return true;
     return std::any_of(lower.begin(), lower.end(), [&](const auto& t) {
-      return t.first != who && t.second && (f == Fault::paused || !paused.at(t.first));
+      return t.first != who && t.second && (f == Fault::paused || !paused.at(t.first)) &&
+             (f == Fault::apart || apart.contains(t.first));
     });
   }
 };
@@ -69,7 +78,7 @@ Tally drawn(uint32_t seed, Seen::Fault fault) {
   NoDevice device;
   Dispatcher d({}, device);
   std::vector<int> all, low, arms;
-  for (const Demand& demand : {arm("a"), arm("b"), lower("c"), lower("d", Class::best_effort), lower("e")}) {
+  for (const Demand& demand : {arm("a"), arm("b"), apart("c"), apart("d", Class::best_effort), lower("e")}) {
     auto t = d.add(demand);
     EXPECT_TRUE(t.ok()) << t.status().to_string();
     all.push_back(*t);
@@ -78,6 +87,7 @@ Tally drawn(uint32_t seed, Seen::Fault fault) {
   Seen seen;
   for (const int t : all) seen.paused[t] = false;
   for (const int t : low) seen.lower[t] = false;
+  seen.apart = {low[0], low[1]};
   std::map<int, Dispatcher::Call> calls;  // by tenant: the one that waits, runs or is lost
   double now = 0;
   Tally tally;
@@ -150,7 +160,8 @@ TEST(Beside, IsWhatRunsOrWantsTo) {
 
 TEST(Beside, ARuleThatForgetsOneOfThemIsSeen) {
   for (const auto fault :
-       {Seen::Fault::lost, Seen::Fault::waiting, Seen::Fault::running, Seen::Fault::paused, Seen::Fault::gate}) {
+       {Seen::Fault::lost, Seen::Fault::waiting, Seen::Fault::running, Seen::Fault::paused, Seen::Fault::gate,
+                           Seen::Fault::apart}) {
     int other = 0;
     for (uint32_t seed = 0; seed < 200; ++seed) other += drawn(seed, fault).other;
     EXPECT_GT(other, 0) << "fault " << static_cast<int>(fault);
@@ -160,15 +171,15 @@ TEST(Beside, ARuleThatForgetsOneOfThemIsSeen) {
 TEST(Beside, AGuaranteedCallHasTheDeviceUnlessItIsDemoted) {
   NoDevice device;
   Dispatcher d({}, device);
-  const int a = *d.add(arm("a")), b = *d.add(arm("b")), llm = *d.add(lower("llm"));
-  ASSERT_TRUE(d.want(llm, 0, true).ok());
+  const int a = *d.add(arm("a")), b = *d.add(arm("b")), other = *d.add(apart("other"));
+  ASSERT_TRUE(d.want(other, 0, true).ok());
   Dispatcher::Call call, next;
   double now = 0;
   ASSERT_FALSE(d.submit(a, now, 0, &call));
   ASSERT_FALSE(d.submit(b, now, 0, &next));
   ASSERT_TRUE(d.next(now));
-  EXPECT_FALSE(d.beside(a));  // the language model stands back, and b waits for its turn
-  EXPECT_TRUE(d.beside(llm));
+  EXPECT_FALSE(d.beside(a));  // the other policy stands back, and b waits for its turn
+  EXPECT_TRUE(d.beside(other));
   ASSERT_TRUE(d.done(call.number, now, 100).ok());
   ASSERT_TRUE(d.next(now));
   ASSERT_TRUE(d.done(next.number, now, 100).ok());
@@ -185,8 +196,19 @@ TEST(Beside, AGuaranteedCallHasTheDeviceUnlessItIsDemoted) {
   ASSERT_FALSE(d.submit(b, now, 0, &next));
   ASSERT_TRUE(d.next(now));
   EXPECT_TRUE(d.beside(a));  // nobody stands back for it any more
-  ASSERT_TRUE(d.want(llm, now, false).ok());
+  ASSERT_TRUE(d.want(other, now, false).ok());
   EXPECT_FALSE(d.beside(a));
+}
+
+/// It fills the policy's multiprocessors too, whatever the policy does.
+TEST(Beside, ALowerTenantWithoutAPartitionDoesNotCount) {
+  NoDevice device;
+  Dispatcher d({}, device);
+  const int a = *d.add(apart("a")), llm = *d.add(lower("llm")), b = *d.add(apart("b"));
+  ASSERT_TRUE(d.want(llm, 0, true).ok());
+  EXPECT_FALSE(d.beside(a));
+  ASSERT_TRUE(d.want(b, 0, true).ok());
+  EXPECT_TRUE(d.beside(a));
 }
 
 /// Two partitions have no multiprocessor in common; whoever has the whole device has all of both.
@@ -198,9 +220,7 @@ TEST(Apart, PartitionsDoNotStandBackForOneAnother) {
     void open() override {}
   } device;
   Dispatcher d({}, device);
-  Demand in_a = lower("a"), in_b = lower("b");
-  in_a.times.apart = in_b.times.apart = true;
-  const int a = *d.add(in_a), b = *d.add(in_b), llm = *d.add(lower("llm"));
+  const int a = *d.add(apart("a")), b = *d.add(apart("b")), llm = *d.add(lower("llm"));
   for (const int t : {a, b}) ASSERT_TRUE(d.want(t, 0, true).ok());
   ASSERT_TRUE(d.charge(a, 0, 50e3).ok());
   EXPECT_FALSE(device.held[a]);
@@ -282,12 +302,12 @@ class SwitchTest : public ::testing::Test {
 
 TEST_F(SwitchTest, AloneTheWholeDeviceBesideOthersItsShare) {
   load(lower("arm"));
-  auto llm = admit(lower("llm")), other = admit(arm("other"));
+  auto second = admit(apart("second")), other = admit(arm("other"));
   EXPECT_TRUE(whole());
-  llm->want(true);
+  second->want(true);
   EXPECT_FALSE(whole());
   EXPECT_FALSE(whole());
-  llm->want(false);
+  second->want(false);
   EXPECT_TRUE(whole());
   {
     auto turn = other->enter();
@@ -295,8 +315,8 @@ TEST_F(SwitchTest, AloneTheWholeDeviceBesideOthersItsShare) {
     EXPECT_FALSE(whole());
   }
   EXPECT_TRUE(whole());
-  llm->want(true);
-  llm.reset();  // who has gone does not work
+  second->want(true);
+  second.reset();  // who has gone does not work
   EXPECT_TRUE(whole());
   const TenantStats s = tenant_->stats();
   EXPECT_EQ(s.calls, 7);
@@ -313,14 +333,14 @@ TEST_F(SwitchTest, WithoutTheOptionNothingIsAsked) {
 /// Others that come or go within a call change the next one.
 TEST_F(SwitchTest, ACallKeepsToWhatItBeganWith) {
   load(lower("arm"));
-  auto llm = admit(lower("llm"));
+  auto second = admit(apart("second"));
   for (const bool beside : {false, true}) {
-    llm->want(beside);
+    second->want(beside);
     policy_->hold = true, policy_->release = false, policy_->entered = false;
     bool first = beside;
     std::thread call([&] { first = whole(); });
     while (!policy_->entered) std::this_thread::sleep_for(100us);
-    llm->want(!beside);
+    second->want(!beside);
     policy_->release = true;
     call.join();
     EXPECT_EQ(first, !beside);
@@ -331,26 +351,26 @@ TEST_F(SwitchTest, ACallKeepsToWhatItBeganWith) {
 
 TEST_F(SwitchTest, AGuaranteedCallHasTheWholeDeviceFromItsTurnOn) {
   load(arm("arm"));
-  auto llm = admit(lower("llm"));
-  llm->want(true);
+  auto second = admit(apart("second"));
+  second->want(true);
   EXPECT_TRUE(whole());  // the language model stands back
   EXPECT_EQ(tenant_->stats().whole_calls, 1);
 }
 
 TEST_F(SwitchTest, AnErrorEndsTheCallAndTheNextAsksAnew) {
   load(lower("arm"));
-  auto llm = admit(lower("llm"));
+  auto second = admit(apart("second"));
   policy_->fails = true;
   EXPECT_EQ(scheduled_->predict({}, {}).code(), Code::kCorruptData);
   policy_->fails = false;
-  llm->want(true);
+  second->want(true);
   EXPECT_FALSE(whole());
   policy_->cannot = true;
   const Status s = scheduled_->predict({}, {});
   EXPECT_EQ(s.code(), Code::kUnsupported) << s.to_string();
   EXPECT_EQ(tenant_->stats().calls, 3);  // what it had begun is over for the scheduler, too
   policy_->cannot = false;
-  llm->want(false);
+  second->want(false);
   EXPECT_TRUE(whole());
 }
 

@@ -379,7 +379,7 @@ bool Dispatcher::beside(int tenant) const {
   if (!own && (running_ || std::any_of(queue_.begin(), queue_.end(), another))) return true;
   for (size_t i = 0; i < tenants_.size(); ++i) {
     const Tenant& t = tenants_[i];
-    if (static_cast<int>(i) != tenant && lower(t) && t.wants && !t.paused) return true;
+    if (static_cast<int>(i) != tenant && lower(t) && t.demand.times.apart && t.wants && !t.paused) return true;
   }
   return false;
 }

@@ -110,7 +110,8 @@ class Dispatcher {
 
   /// Whether others' work is on the device beside a call of the tenant that begins now, or wants to be: a call of
   /// another one that runs, was given up, or waits where this one does not keep it waiting; work of a lower tenant that
-  /// is not paused. Of a guaranteed call that others stand back for only what was given up counts: nobody else runs
+  /// has a partition and is not paused. One without fills the caller's multiprocessors as well, and is held at its
+  /// next gate. Of a guaranteed call that others stand back for only what was given up counts: nobody else runs
   /// until it ends.
   bool beside(int tenant) const;
   /// Its call begins on the whole device.
