@@ -94,6 +94,7 @@ CASES = [
     case(300, 2, 136, 400, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, without scales"),
     case(40, 12, 72, 384, [0, 1, 1, 2, 2, 3, 38, 38, 38, 38, 38, 38, 40], "bf16", "e4m3", scaled=True, note="many rows of one group among few"),
     *[case(7, 3, 18, 40, [0, 1, 5, 7], x, "e4m3", scaled=True) for x in ("bf16", "f16")],
+    *[case(180, 66, 33, 64, [*range(20), 20, *range(90, 181, 2)], "bf16", w, scaled=w == "e4m3", note="groups of several tiles and of one, of one lane") for w in ("bf16", "e4m3")],
     # On a GPU x of f32 meets e4m3 as three bf16, of which none is finer than 2^-133: f32's subnormals lose what lies below.
     case(7, 3, 18, 40, [0, 1, 5, 7], "f32", "e4m3", scaled=True, distributions=("normal", "large", "tiny", "edges", "zero")),
     case(32, 2, 24, 72, [0, 13, 32], "bf16", "e4m3", scaled=True, note="a tile of many rows a group"),
