@@ -102,7 +102,7 @@ TEST(GpuPlan, OffsetsAreWideWhereTheyMustBe) {
   EXPECT_FALSE(plan_map(kAdd, space({{1 << 29, 1, 1, 1}}), 0).kernel.wide);
   const MapPlan large = plan_map(kAdd, space({{int64_t{1} << 32, 1, 1, 1}}), 0);
   EXPECT_TRUE(large.kernel.wide);
-  EXPECT_EQ(large.grid, 1u << 20);
+  EXPECT_EQ(large.grid, 1u << 22);
   EXPECT_TRUE(plan_map(kAdd, space({{2, 4, int64_t{1} << 33, 4}, {4, 1, 1, 1}}), 0).kernel.wide);  // few, far apart
   EXPECT_EQ(plan_map(kAdd, space({{0, 1, 1, 1}}), 0).grid, 0u);
 }

@@ -125,7 +125,8 @@ TEST_P(PolicySwitch, UnderAScheduler) {
   qos.cls = sched::Class::burstable;
   qos.blocking_us = 100;
   std::shared_ptr<sched::Tenant> tenant = std::move(scheduler->join("arm", qos)).value();
-  auto other = std::move(scheduler->admit({"llm", qos, {4000, 200}})).value();
+  auto other =
+      std::move(scheduler->admit({"other", qos, {.worst_us = 4000, .stretch_us = 200, .apart = true}})).value();
   auto policy =
       sched::admit_policy(load(true, tenant.get()), tenant, GetParam().codes ? 50e3 : 0, sched::Partition::switched);
   ASSERT_TRUE(policy.ok()) << policy.status().to_string();

@@ -404,7 +404,7 @@ TEST_F(SwitchTest, BothDirectionsUnderLoad) {
   for (int i = 0; i < 2; ++i)
     others.emplace_back([&, i] {
       std::mt19937 dice(static_cast<unsigned>(i));
-      auto t = admit(lower(i == 0 ? "x" : "y"));
+      auto t = admit(apart(i == 0 ? "x" : "y"));
       while (!over) {
         t->want(true);
         std::this_thread::sleep_for(std::chrono::microseconds(dice() % 200));
