@@ -130,6 +130,18 @@ def test_nothing_without_a_place(pos, slot, rows):
     same(step(100), want, "behind it")
 
 
+@pytest.mark.parametrize("shape", ["small", "qwen3"])
+@pytest.mark.parametrize("port", ["x", "qkv", "gate_up", "down"])
+def test_no_number_is_none_behind_it(shape, port):
+    """One of a step's inputs is no number: the row that comes out has none, as behind launches."""
+    step = Step(shape)
+    if port == "x":
+        step.given["x"][0, 3] = float("nan")
+    else:
+        step.given[port][0, 0, 0] = float("nan")
+    assert step(130).isnan().all()
+
+
 def test_what_it_does_not_take():
     step = Step("small")
     odd = step.given | {"x": torch.empty(1, 129, dtype=torch.bfloat16, device="cuda")[:, 1:]}

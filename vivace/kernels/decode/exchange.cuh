@@ -37,8 +37,10 @@ __device__ __forceinline__ uint4 load_four_words(const uint32_t* at) {
 __device__ __forceinline__ uint32_t tag_of(uint32_t turn) {
   return ((turn >> 1) + 1) & 0xff;
 }
+/// No number stays none: rounded like others, one with all bits of fraction set would become -0.
 __device__ __forceinline__ uint32_t word_of(float v, uint32_t tag) {
-  return ((__float_as_uint(v) + 0x80u) & 0xffffff00u) | tag;
+  const uint32_t rounded = v == v ? __float_as_uint(v) + 0x80u : 0x7fc00000u;
+  return (rounded & 0xffffff00u) | tag;
 }
 __device__ __forceinline__ float value_of(uint32_t word) {
   return __uint_as_float(word & 0xffffff00u);

@@ -193,8 +193,9 @@ __device__ __forceinline__ void send_parts(const float* parts, const float* maxi
       total += share * masses[w * 8 + g];
       sum += share * parts[w * kWidth + mine];
     }
-    store_words(words + ((kv * kWidth + mine) * kSplits + split) * 2, word_of(total > 0 ? sum / total : 0, tag),
-                word_of(total > 0 ? top + __log2f(total) : kNoScore, tag));
+    const bool none = total == 0;  // no key was seen; of scores that are no numbers the sum is none either
+    store_words(words + ((kv * kWidth + mine) * kSplits + split) * 2, word_of(none ? 0 : sum / total, tag),
+                word_of(none ? kNoScore : top + __log2f(total), tag));
   }
 }
 
