@@ -163,10 +163,9 @@ struct decode_layers {
                      std::min(multiprocessors, Policy::most_blocks(a.H, a.Hq * a.D, a.M)),
                      a.q_norm.data != nullptr,
                      a.qkv_bias.data != nullptr};
-      // One block has what Hopper's multiprocessors hold, and rings of its own copies.
-      if (!c.tma || c.smem_bytes() < Policy::kSmem)
-        return Status(Code::kUnsupported, strf("%s has no multiprocessors with %d bytes of shared memory and bulk "
-                                               "copies",
+      // One block has what Hopper's multiprocessors hold, and rings of its own copies. It has run on no later chip.
+      if (!c.wgmma || c.smem_bytes() < Policy::kSmem)
+        return Status(Code::kUnsupported, strf("%s: the kernel is for Hopper, with %d bytes of shared memory a block",
                                                c.target, Policy::kSmem));
       if (!p.fits())
         return Status(
