@@ -219,7 +219,7 @@ def test_cancel_and_leave(model):
 def test_a_model_that_closes(model):
     with vivace.load_model(PATH, device="cpu", context=128, max_batch=1) as other:
         script = Script(other, b"abc" * 20, random.Random(1), seed=2, most=50)
-        streams = [script.open({}, form="records") for _ in range(3)]
+        streams = [script.open({}, form="records") for _ in range(40)]  # the last has not begun when the model closes
         reader = script.reader
         other._live.close()
         with pytest.raises(vivace.ClosedError):
