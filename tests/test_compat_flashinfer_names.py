@@ -234,6 +234,7 @@ def test_limits_tell_probabilities_apart_whose_logarithms_are_equal(home):
     min_p = np.float32(1 - 2.0**-20)
     tokens = back(flashinfer.min_p_sampling_from_probs(x, float(min_p), indices=rows, seed=1, offset=0))
     assert (p[tokens] >= p.max() * min_p).all() and (p < p.max() * min_p).any()
+    assert (p[back(flashinfer.min_p_sampling_from_probs(x, 2.0, indices=rows, seed=1, offset=0))] == p.max()).all()  # the most probable always stays
 
 
 def test_draws_by_index_do_not_know_how_many_rows_are_gathered(home, monkeypatch):

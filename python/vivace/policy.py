@@ -35,7 +35,7 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
     bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan, the shapes and the observations.
     partition: a share of a GPU's multiprocessors, in (0, 1), which no other policy of this process with a share runs on; None is all
     of the GPU. report()["multiprocessors"] says how many it became. The same bits either way. Of a scheduler's tenant (tenant=) a call has the whole GPU where no
-    other tenant works when it begins (docs/scheduling.md), unless keep_partition=True.
+    tenant with a partition works and no guaranteed call runs or waits when it begins (docs/scheduling.md), unless keep_partition=True.
     tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.

@@ -43,7 +43,7 @@ def times(w, x, var):
     return y, (w * w) @ var + unit(y, 16)
 
 
-def turned(x, var, weight, inputs, eps, factor):
+def rotated(x, var, weight, inputs, eps, factor):
     """Heads [n, D] normed and rotated, and their variance."""
     if weight is not None:
         inv = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -83,8 +83,8 @@ def walk(inputs, attrs):
             qkv = qkv + inputs["qkv_bias"][n]
             off = off + unit(qkv, 16)
         part = lambda x, first, last: x[first:last].reshape(-1, D)  # noqa: E731
-        q, q_off = turned(part(qkv, 0, A), part(off, 0, A), weight("q_norm"), inputs, eps, factor)
-        k, k_off = turned(part(qkv, A, A + Hkv * D), part(off, A, A + Hkv * D), weight("k_norm"), inputs, eps, factor)
+        q, q_off = rotated(part(qkv, 0, A), part(off, 0, A), weight("q_norm"), inputs, eps, factor)
+        k, k_off = rotated(part(qkv, A, A + Hkv * D), part(off, A, A + Hkv * D), weight("k_norm"), inputs, eps, factor)
         v, v_off = part(qkv, A + Hkv * D, None), part(off, A + Hkv * D, None)
         v_off = v_off + unit(v, 8)
         k_cache[n][place], v_cache[n][place], k_var[n][place], v_var[n][place] = k, v, k_off, v_off
@@ -177,9 +177,9 @@ def case(shape, pos, attrs=None, *, ports=None, slot=None, table=None, **options
 
 CASES = [
     case(dims_of(2, 128, 4, 2, 64, 192, 90), 70, distributions=("normal", "tiny", "zero", "edges")),
-    case(dims_of(3, 64, 4, 1, 64, 64, 64), 0, {"eps": 1e-5}, ports=NORMS, note="the first place of a sequence, an odd number of layers"),
-    case(dims_of(2, 192, 3, 3, 64, 320, 130, B=3), 127, ports={**NORMS, "qkv_bias": "f32"}, slot=2, note="biases; the last place of a stage of keys"),
-    case(dims_of(1, 128, 8, 2, 128, 256, 64, B=7, S=2, P=3), 191, {"attn_factor": 1.2}, ports={"qkv_bias": "bf16"}, slot=1, table=[[6, 3, 1], [2, 5, 0]], note="pages, the last place of them"),
+    case(dims_of(3, 64, 4, 1, 64, 64, 64), 0, {"eps": 1e-5}, ports=NORMS, note="the first position of a sequence, an odd number of layers"),
+    case(dims_of(2, 192, 3, 3, 64, 320, 130, B=3), 127, ports={**NORMS, "qkv_bias": "f32"}, slot=2, note="biases; the last position of a stage of keys"),
+    case(dims_of(1, 128, 8, 2, 128, 256, 64, B=7, S=2, P=3), 191, {"attn_factor": 1.2}, ports={"qkv_bias": "bf16"}, slot=1, table=[[6, 3, 1], [2, 5, 0]], note="pages, the last position of them"),
     case(dims_of(2, 128, 4, 2, 64, 128, 128, B=9, S=2, P=4), 300, slot=0, table=[[6, -1, 1, -1], [2, 5, 0, 9]], ports=NORMS, note="large pages, of which some do not exist"),
     case(dims_of(1, 64, 2, 2, 64, 64, 200, B=2), 200, slot=1, note="a position without a place"),
     case(dims_of(1, 64, 2, 2, 64, 64, 80, B=2), 64, slot=1, rows=1),

@@ -38,8 +38,8 @@ typedef struct vv_policy_options {
   int act_scale_count;
   struct vv_tenant*
       tenant; /* of sched.h: its place at a scheduler, by which it takes turns; NULL: nobody schedules it */
-  int keep_partition;     /* with a tenant: calls stay in the partition also when no other tenant works; 0: they have
-                             the whole device then */
+  int keep_partition;     /* with a tenant: calls stay in the partition also when no tenant with a partition works and
+                             no guaranteed call runs or waits; 0: they have the whole device then */
 } vv_policy_options;
 
 typedef struct vv_policy_info {

@@ -174,7 +174,7 @@ struct decode_layers {
                  "at most 8 query heads a kv head, and rows that shared memory holds",
                  a.H, a.Hq, a.Hkv, a.D, a.M, multiprocessors));
       if (a.page_table != nullptr && a.L % Policy::kKeys != 0)
-        return Status(Code::kUnsupported, strf("pages have %d places, wanted a multiple of %d", a.L, Policy::kKeys));
+        return Status(Code::kUnsupported, strf("pages have %d positions, wanted a multiple of %d", a.L, Policy::kKeys));
       for (const int64_t stride : {a.k_stride, a.v_stride})
         if (stride % (int64_t{a.Hkv} * a.D) != 0 ||
             (a.N - 1) * (stride / (int64_t{a.Hkv} * a.D)) + int64_t{a.B} * a.L > INT32_MAX)

@@ -128,7 +128,7 @@ Status DecoderModel::check_decode_layers() {
   if (wanted == "on") return {};
   if (!ops::decode_layers.has_kernel(runtime_->arch())) return launches("no kernel for this device");
   if (config_.hidden > kOneLaunchWidth)
-    return launches(strf("hidden is %ld; above %ld nothing is won", static_cast<long>(config_.hidden),
+    return launches(strf("hidden is %ld; above %ld it has not been measured", static_cast<long>(config_.hidden),
                          static_cast<long>(kOneLaunchWidth)));
   return {};
 }

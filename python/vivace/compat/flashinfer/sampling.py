@@ -141,7 +141,7 @@ def _kept(probs, top_k=None, top_p=None, min_p=None):
         kept = _renormed(x, **{n: _by_row(v, x.shape[0], x, kind, n) for n, (kind, v) in limits.items() if v is not None})
     else:
         most = x.amax(-1) if is_torch(x) else x.max(-1)
-        kept = where(x >= (_by_row(min_p, x.shape[0], x, "float32", "min_p") * most)[:, None], x, x * 0)
+        kept = where(x >= (_by_row(min_p, x.shape[0], x, "float32", "min_p").clip(max=1) * most)[:, None], x, x * 0)
     return where(x != x, x, kept)
 
 
