@@ -14,6 +14,11 @@ def picked(w, T, N, K):
     """The policy's fields, as its header orders them."""
     x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
     arrays = {"w": vivace.view(np.empty((N, K // 32 * 18), np.uint8), dtype="q4_0", shape=(N, K))}
+    if w in ("q8_0", "q4_k", "q6_k"):
+        block, size = {"q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}[w]
+        arrays = {"w": vivace.view(np.empty((N, K // block * size), np.uint8), dtype=w, shape=(N, K))}
+    if w in ("e4m3", "i8"):
+        arrays = {"w": np.empty((N, K), ml_dtypes.float8_e4m3fn if w == "e4m3" else np.int8), "w_row_scale": np.empty(N, np.float32)}
     if w == "e2m1":
         arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="e2m1", shape=(N, K)), "w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)}
     kernel = _core.picked_kernel("gemm", 90, x=x, out=out, **arrays)
@@ -29,12 +34,35 @@ def test_a_long_k_leaves_room_for_a_second_block(w, T, N, K, panel):
     assert (int(fields[6]), fields[13]) == (panel, "true" if T > 1 else "false")
 
 
-@pytest.mark.parametrize("T", [17, 32, 33, 64])
 @pytest.mark.parametrize("w", ["q4_0", "e2m1"])
-def test_many_rows_are_dequantized_for_32_tokens_at_once(w, T):
+def test_many_rows_are_dequantized_for_32_tokens_at_once(w):
     """64 rows of W a tile: one dequantization serves more sums, if the shared memory holds the step."""
-    assert picked(w, T, 24576, 4096)[2:4] == ["2", "4"]
+    for T in (17, 32):
+        assert picked(w, T, 24576, 4096)[2:4] == ["2", "4"]
     assert picked(w, 16, 24576, 4096)[2:4] == ["1", "2"]
+
+
+@pytest.mark.parametrize("w, T, N, K, tiles", [
+    ("q4_0", 33, 24576, 4096, ["2", "8"]), ("q4_0", 64, 6144, 4096, ["2", "8"]), ("q4_0", 64, 5120, 17408, ["2", "8"]),
+    ("q4_0", 64, 4096, 12288, ["2", "4"]), ("e2m1", 48, 24576, 4096, ["2", "8"]), ("e2m1", 64, 24576, 4096, ["2", "4"])])
+def test_33_tokens_and_more_in_one_pass_where_rows_fill_the_chip(w, T, N, K, tiles):
+    """Stages of x of 128 elements leave room for 64 tokens, of NVFP4 for some fewer."""
+    fields = picked(w, T, N, K)
+    assert fields[2:4] == tiles and fields[6] == ("1024" if tiles[1] == "8" else "2048")
+
+
+@pytest.mark.parametrize("w", ["e4m3", "q8_0", "i8"])
+@pytest.mark.parametrize("T, N, K, warps, panel", [
+    (16, 24576, 4096, "2", "4096"), (24, 24576, 4096, "4", "1024"), (32, 6144, 4096, "4", "1024"), (32, 4096, 12288, "2", "2048"),
+    (33, 4096, 12288, "4", "1024"), (64, 4096, 4096, "4", "1024"), (64, 24576, 4096, "4", "1024")])
+def test_eight_bits_have_64_rows_a_tile_where_these_fill_the_chip(w, T, N, K, warps, panel):
+    fields = picked(w, T, N, K)
+    assert (fields[0], fields[3], fields[6]) == (warps, "2" if T == 16 else "4", panel)
+
+
+@pytest.mark.parametrize("w", ["q4_k", "q6_k"])
+def test_groups_that_come_eight_at_a_time_keep_stages_of_as_many(w):
+    assert picked(w, 64, 24576, 4096)[6] != "1024"
 
 
 def test_scales_that_start_anywhere_have_a_margin():

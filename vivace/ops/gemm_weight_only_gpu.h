@@ -39,12 +39,14 @@ struct GemmWeightOnlyGpu {
       {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},  {2, 4, 1, 2, 2, 1, 2048, true},
       {2, 4, 2, 4, 1, 1, 2048, true}, {2, 4, 1, 4, 1, 1, 2048, true},  {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  // The same where it brings x too, two tokens on. Rows from kAnyDepth on fill their places again.
+  // The same where it brings x too, two tokens on. Rows from kAnyDepth on fill their stages again. Rings of 1024 have
+  // stages of 128 elements: 33 tokens and more of four bits in one pass, 64 rows of eight bits a tile.
   static constexpr Policy kRingTactics[] = {
       {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true},
       {2, 4, 1, 1, 2, 1, 6144, true}, {2, 4, 1, 1, 2, 1, 4096, true},  {2, 4, 1, 2, 2, 1, 4096, true},
-      {2, 4, 1, 2, 1, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 2048, true},  {2, 4, 2, 4, 1, 1, 2048, true},
-      {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
+      {2, 4, 1, 2, 1, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 2048, true},  {2, 4, 2, 8, 1, 1, 1024, true},
+      {2, 4, 2, 4, 1, 1, 2048, true}, {4, 4, 1, 4, 1, 1, 1024, true},  {2, 4, 1, 4, 1, 1, 2048, true},
+      {2, 4, 1, 1, 1, 1, 2048, true},
   };
   static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 4, kSmCount = kHopper.sm_count;
 
@@ -121,6 +123,9 @@ struct GemmWeightOnlyGpu {
     };
     return 2 * turns(32) <= 3 * turns(64);
   }
+  /// A row whose stages of x are a quarter of a step. No format whose groups come eight at a time has such.
+  static constexpr bool short_stages(const Policy& row) { return row.panel < 512 * row.warps_k; }
+  static bool takes_short_stages(DType w, const Policy& p) { return p.step(w) == 512 && info(w).block != 256; }
   /// Blocks that an SM holds at once with `smem_bytes` each.
   static int held(const Key& k, uint32_t smem_bytes) {
     const int by_memory = static_cast<int>(kHopper.sm_smem_kib * 1024 / (smem_bytes + 1024));
@@ -142,7 +147,8 @@ struct GemmWeightOnlyGpu {
     for (const Policy& row : rows) {
       const Policy p = with(row, form, x, w, act);
       const bool first = &row == &rows.front(), last = &row == &rows.back(), whole = &row - rows.data() < kAnyDepth;
-      if (form.x_ring && row.row_tiles == 2 && low(T, N, p)) continue;
+      if (form.x_ring && p.rows() == 64 && low(T, N, p)) continue;
+      if (short_stages(row) && !(takes_short_stages(w, p) && T > p.tokens() / 2)) continue;
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
       if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) ||
           p.smem_bytes(x, w, act, tokens) > chip(arch).smem_bytes())
@@ -260,7 +266,7 @@ struct GemmWeightOnlyGpu {
   static void tma_instances(Arch arch, Visit& visit) {
     Picks<Visit> one{arch, visit};
     const Policy tma = form(1, true, 0, DType::f32, false, false, true), aligned = form(1, true), odd = form(1, false);
-    for (const int T : {1, 8, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, tma);
+    for (const int T : {1, 8, 16, 32, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, tma);
     for (const int N : {4096, 24576})
       for (const int T : {1, 2, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, tma, N);
     for (const int T : {1, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 5120, tma);
@@ -272,6 +278,8 @@ struct GemmWeightOnlyGpu {
                           DType::i8, DType::f32})
       one(DType::bf16, w, Act::f32, 1, 4096, tma);
     for (const int T : {16, 64}) one(DType::bf16, DType::q8_0, Act::f32, T, 4096, tma);
+    one(DType::bf16, DType::q8_0, Act::f32, 32, 4096, tma, 4096);
+    one(DType::bf16, DType::e4m3, Act::f32, 64, 4096, tma);
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, 1, 4096, tma);
     for (const DType x : {DType::f16, DType::f32}) one(x, DType::q4_0, Act::f32, 8, 4096, tma);
     one(DType::f32, DType::bf16, Act::f32, 1, 4096, tma);
@@ -289,7 +297,7 @@ struct GemmWeightOnlyGpu {
       one(x, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, tma));
       one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, tma));
     }
-    for (const int T : {8, 16, 64})
+    for (const int T : {8, 16, 48, 64})
       one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
     Policy straight = form(1, true, 16, DType::e4m3, false, false, true);
     straight.straight = true;

@@ -261,7 +261,8 @@ struct WeightOnlyTile {
   /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
   __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) {
     constexpr bool kSuper = is_block(W) && info(W).block == 256;
-    constexpr int kRun = kSuper || kTakes < kGroups ? 8 : kGroups;  // groups of a super-block, or of x's place
+    constexpr int kRun = kSuper || kTakes < kGroups ? (kTakes < 8 ? kTakes : 8)
+                                                    : kGroups;  // groups of a super-block, or of x's stage
     static_assert(kTakes % kRun == 0);
 #pragma unroll
     for (int from = 0; from < kGroups; from += kRun) {

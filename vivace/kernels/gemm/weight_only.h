@@ -109,9 +109,11 @@ struct GemmWeightOnly {
   VV_HD constexpr bool pairs(DType x, DType w) const {
     return folds(x, w) || (w == DType::i4 && group != 16 && aligned);
   }
-  /// Groups of 32 elements of K that a place of x's ring has: a step, or half of it where there are many tokens; and
-  /// places of a warp along K.
-  VV_HD constexpr int x_run(DType w) const { return step(w) / (token_tiles > 2 && step(w) >= 512 ? 64 : 32); }
+  /// Groups of 32 elements of K that a stage of x's ring has: a step; half of it where there are many tokens; a quarter
+  /// where the ring has no room for a step a warp. And stages of a warp along K.
+  VV_HD constexpr int x_run(DType w) const {
+    return step(w) / (token_tiles <= 2 || step(w) < 512 ? 32 : panel >= warps_k * step(w) ? 64 : 128);
+  }
   VV_HD constexpr int x_stages(DType w) const { return panel / (32 * x_run(w) * warps_k); }
   /// Bytes of x's rows in a panel, or a place of the ring, one token and plane; then of what a token keeps for each 32
   /// elements.
