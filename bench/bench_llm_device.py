@@ -46,7 +46,8 @@ ROOM = 32  # sequences that a model could hold in the one row that measures what
 CURVE_CHUNK = 128
 # model, precision, rows of a step, positions
 CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
-          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,))]
+          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,)),
+          *((name, "bf16", (1,), (1024, 8192, 32768, 131072, 262143)) for name in ("qwen3.6-27b", "qwen3.6-35b-a3b"))]
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
 PEERS = ("qwen3-0.6b", "qwen3-8b")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH, HEIGHT, LEFT, TOP = 430, 300, 52, 34  # of a panel; its margins
-COLOURS = ["#0b6e99", "#b5482a", "#4b7f2c", "#7a4b94"]
+COLOURS = ["#0b6e99", "#b5482a", "#4b7f2c", "#7a4b94", "#8a6d1d", "#3f4d5a"]
 
 
 def curves(receipt: dict) -> tuple[dict, dict]:
