@@ -75,6 +75,20 @@ def fingerprint(cubin: bytes) -> str:
     return hashlib.sha256(json.dumps(sorted(parts, key=repr)).encode()).hexdigest()[:DIGITS]
 
 
+def stack_bytes(cubin: bytes) -> int:
+    """Of a thread's stack frame; a kernel without spills and without arrays that are indexed at run time has none."""
+    most, at = 0, 0
+    body = next((b for name, _, _, _, b in sections(cubin) if name == ".nv.info"), b"")
+    while at + 4 <= len(body):
+        form, attribute, size = struct.unpack_from("<BBH", body, at)
+        at += 4
+        if form == 4:  # the attribute's bytes follow; else its value stands where the size would
+            if attribute == 0x12:  # the least stack of a kernel: its symbol's number, bytes
+                most = max(most, struct.unpack_from("<I", body, at + 4)[0])
+            at += size
+    return most
+
+
 def compile_ops(ops=(), arch: str = ARCH, extra: dict | None = None, path: str | None = None) -> Compiled:
     """Every instance of `ops` (all by default), and of some ops the `extra` kernel expressions, compiled by the vivace that
     Python imports; `path`: a folder that it looks in first."""
