@@ -59,7 +59,7 @@ struct WeightOnlyTile {
                                    : P.token_tiles > 2                                    ? (kTma ? 2 : 1)
                                    : kTma&& P.token_tiles == 1                            ? kGroups
                                                                                           : 2;
-  static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
+  static_assert(P.panel % ((P.x_ring ? 32 * kTakes : kStep) * P.warps_k) == 0 && P.slice() % 4 == 0);
   static_assert(!P.straight || (P.scale_bytes(W) > 0 && P.scale_bytes(W) % 16 == 0));
 
   const GemmArgs& a;
