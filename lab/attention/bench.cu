@@ -252,8 +252,7 @@ TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stri
                 std::min(keys, a.page_table ? a.L : keys));
 }
 /// q as AttentionSwapABArgs says.
-TensorMap map_of_queries(const AttentionArgs& a, int box) {
-  const bool side_by_side = AttentionSwapABArgs::joined(a);
+TensorMap map_of_queries(const AttentionArgs& a, int box, bool side_by_side) {
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
   return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)},
                 {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
@@ -298,9 +297,10 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
     AttentionTmaArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
     if (v.uses_swap_ab != nullptr) {
-      const int box = AttentionSwapABArgs::query_box(a, v.swap_ab.rows);
-      return cudaLaunchKernelEx(&config, v.uses_swap_ab,
-                                AttentionSwapABArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
+      const auto [box, joined] = AttentionSwapABArgs::queries(a, v.swap_ab.rows);
+      return cudaLaunchKernelEx(
+                 &config, v.uses_swap_ab,
+                 AttentionSwapABArgs{f, box > 0 ? map_of_queries(a, box, joined) : TensorMap{}}) == cudaSuccess;
     }
     return cudaLaunchKernelEx(&config, v.prefill_tma, f) == cudaSuccess;
   }
@@ -312,7 +312,7 @@ bool own(const Variant& v, const AttentionArgs& a) {
   using Op = ops::AttentionGpu;
   if (Op::can_swap_ab(a, Arch::sm90a)) return v.swap_ab == Op::swap_ab(a);
   if (Op::can_split_kv(a, Arch::sm90a)) return v.split == Op::split(a);
-  if (Op::role(a) != Op::Role::prefill) return Op::streams(a, Arch::sm90a) && v.stream == Op::stream(a);
+  if (Op::role(a) != Op::Role::prefill) return Op::can_stream(a, Arch::sm90a) && v.stream == Op::stream(a);
   return v.prefill_tma != nullptr && v.split.split == 0 && v.swap_ab.split == 0 && v.cut == Op::prefill_tma(a);
 }
 

@@ -1,6 +1,7 @@
-// Forms and tiles of attention_prefill_tma in one process: each against the kernel as it is, bit by bit, then timed in turn.
-//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/prefill.cu -o /tmp/prefill && /tmp/prefill
-// With `check` nothing is timed. The reference is form 0, which the op's tests hold; see prefill_forms.cuh.
+// Forms and tiles of attention_prefill_tma in one process: each against the kernel as it is, bit by bit, then timed in
+// turn. With `check` nothing is timed. The reference is the op's kernel, which its tests hold.
+//   python lab/attention/prefill_forms.py build/one-span
+//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. -Ibuild/one-span lab/attention/prefill.cu -o prefill
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -12,7 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/attention/prefill_forms.cuh"
+#include "lab/attention/prefill_tall.cuh"
+#include "prefill_one_span.cuh"
+#include "vivace/kernels/attention/attention.cuh"
 
 namespace {
 using namespace vivace;
@@ -28,13 +31,18 @@ using namespace vivace::kernels;
   } while (0)
 
 // nvcc's host side knows no class-type template parameters of kernels.
-template <int d, int m, int keys, int stages, int form>
+template <int d, int m, int keys, int stages, bool one_span>
 __global__ void __launch_bounds__(32 * m + 128, 1) tma_kernel(const __grid_constant__ AttentionTmaArgs f) {
-  run_attention_prefill_tma<bf16, AttentionTile{d, d, m, 1, keys, stages, 1, true, true, true}, Standard, bf16, form>(f);
+  constexpr AttentionTile P{d, d, m, 1, keys, stages, 1, true, true, true};
+  if constexpr (one_span)
+    forms::run_attention_prefill_tma<bf16, P, Standard, bf16>(f);
+  else
+    kernels::run_attention_prefill_tma<bf16, P, Standard, bf16>(f);
 }
 template <int d, int keys, int stages>
 __global__ void __launch_bounds__(512, 1) tall_kernel(const __grid_constant__ AttentionTmaArgs f) {
-  run_attention_prefill_tall<bf16, AttentionTile{d, d, 16, 1, keys, stages, 1, true, true, true}, Standard, bf16>(f);
+  constexpr AttentionTile P{d, d, 16, 1, keys, stages, 1, true, true, true};
+  run_attention_prefill_tall<bf16, P, Standard, bf16>(f);
 }
 
 struct Entry {
@@ -43,22 +51,28 @@ struct Entry {
   bool tall;
   void (*kernel)(AttentionTmaArgs);
 };
-template <int d, int m, int keys, int stages, int form>
-void add(std::vector<Entry>& all) {
-  all.push_back({std::to_string(16 * m) + " rows" + (form == kOneSpan ? ", one span" : ""),
-                 {d, d, m, 1, keys, stages, 1, true, true, true}, false, &tma_kernel<d, m, keys, stages, form>});
+template <int d, int m, int keys, int stages, bool one_span>
+void add_one(std::vector<Entry>& all) {
+  const AttentionTile tile{d, d, m, 1, keys, stages, 1, true, true, true};
+  all.push_back({std::to_string(16 * m) + " rows" + (one_span ? ", one span" : ""), tile, false,
+                 &tma_kernel<d, m, keys, stages, one_span>});
 }
-/// The op's tile of a shape is the first that it names: see Shape::m.
+/// A tile of the kernel as it is, then of its form.
+template <int... kCut>
+void add(std::vector<Entry>& all) {
+  add_one<kCut..., false>(all);
+  add_one<kCut..., true>(all);
+}
 std::vector<Entry> entries() {
   std::vector<Entry> all;
-  add<64, 8, 128, 3, kAsItIs>(all), add<64, 8, 128, 3, kOneSpan>(all);
-  add<64, 12, 128, 3, kAsItIs>(all), add<64, 12, 128, 3, kOneSpan>(all);
+  add<64, 8, 128, 3>(all);
+  add_one<64, 12, 128, 3, true>(all);  // the kernel as it is has no registers for three warpgroups
   all.push_back({"256 rows, tall", {64, 64, 16, 1, 128, 3, 1, true, true, true}, true, &tall_kernel<64, 128, 3>});
-  add<72, 4, 128, 2, kAsItIs>(all), add<72, 4, 128, 2, kOneSpan>(all);
-  add<72, 8, 128, 2, kAsItIs>(all), add<72, 8, 128, 2, kOneSpan>(all);
-  add<128, 8, 128, 2, kAsItIs>(all), add<128, 8, 128, 2, kOneSpan>(all);
-  add<256, 4, 80, 2, kAsItIs>(all), add<256, 4, 80, 2, kOneSpan>(all);
-  add<256, 8, 80, 2, kAsItIs>(all), add<256, 8, 80, 2, kOneSpan>(all);
+  add<72, 4, 128, 2>(all);
+  add<72, 8, 128, 2>(all);
+  add<128, 8, 128, 2>(all);
+  add<256, 4, 80, 2>(all);
+  add<256, 8, 80, 2>(all);
   return all;
 }
 
@@ -66,7 +80,7 @@ struct Shape {
   const char* name;
   int B, T, L, Hq, Hkv, D, m;  // T queries of each of B slots; warps of the op's own tile
   AttentionMask mask;
-  bool slots;          // whether a tensor names them, as encoders give it
+  bool slots;           // whether a tensor names them, as encoders give it
   bool ragged = false;  // runs and lengths of all kinds, NaN beyond; less rows than T
 };
 
@@ -226,8 +240,9 @@ int main(int argc, char** argv) {
     std::vector<Prepared> ours;
     for (const Entry& e : all)
       if (e.tile.d == s.D && !(e.tall && s.mask != full)) ours.emplace_back(e, p.a);
-    const auto own = std::find_if(ours.begin(), ours.end(), [&](const Prepared& x) { return x.e->tile.warps_m == s.m; });
-    std::iter_swap(ours.begin(), own);  // the first is form 0 of the op's own tile
+    // The first is the op's own.
+    std::iter_swap(ours.begin(),
+                   std::find_if(ours.begin(), ours.end(), [&](const Prepared& x) { return x.e->tile.warps_m == s.m; }));
     std::vector<char> want, got(p.out_bytes + p.lse_bytes);
     for (const Prepared& x : ours)
       for (int again = 0; again < 3; ++again) {
