@@ -1,6 +1,6 @@
 """Whisper of published shapes on a GPU, random weights: bench/results/<chip>/speech.json.
 
-    python bench/bench_speech.py --facts FILE --out DIR [--cases large-v3,turbo] [--seconds 110] [--tiny] [--profile]
+    python bench/bench_speech.py --facts FILE --out DIR [--cases large-v3:fp8_static,turbo:bf16] [--seconds 110] [--tiny] [--profile]
 
 All times are the host's, from samples in its memory to tokens in its memory. metric=encoder: a window of 30 s, features included. metric=step: one token of
 one window, from texts of two lengths. metric=window: a window and 100 tokens, greedy; metric=beam5 the same tokens by five beams. metric=batch: 64
@@ -11,6 +11,7 @@ are transformers on the same chip on an earlier day. --tiny: two layers, on any 
 an encoder's window, and of steps of one row and five, takes and would take at the chip's rates; nothing else is measured, and no receipt is written.
 """
 import argparse
+import functools
 import json
 import random
 import subprocess
@@ -64,16 +65,30 @@ def folder_of(name, tiny, into) -> str:
     return str(path)
 
 
+def noise(i: int = 0):
+    import numpy as np
+
+    return np.random.default_rng(i).normal(0, 0.1, 480000).astype(np.float32)
+
+
+@functools.cache
+def scales_of(folder, device) -> list[float]:
+    """Of fp8_static, calibrated from noise: codes as they are in earnest, for power follows them."""
+    from vivace import _core
+
+    return _core.load_speech(folder, device=device, precision="bf16", rows=1, random_weights=True).calibrate([noise()])
+
+
 def load(folder, device, precision, windows, rows):
     from vivace import _core
 
-    return _core.load_speech(folder, device=device, precision=precision, windows=windows, rows=rows, random_weights=True)
+    return _core.load_speech(folder, device=device, precision=precision, windows=windows, rows=rows, random_weights=True, act_scales=scales_of(folder, device) if precision == "fp8_static" else [])
 
 
 def warm(jobs, device, into, seconds) -> None:
     """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
-    code = ("import sys; from vivace import _core; from vivace.model import find_compiler; f, d, p, w, r = sys.argv[1:]; find_compiler(d);"
-            "_core.load_speech(f, device=d, precision=p, windows=int(w), rows=int(r), random_weights=True)")
+    code = (f"import sys; sys.path.insert(0, {str(ROOT)!r}); from bench.bench_speech import load; from vivace.model import find_compiler; f, d, p, w, r = sys.argv[1:]; find_compiler(d);"
+            "load(f, d, p, int(w), int(r))")
     running = [subprocess.Popen([sys.executable, "-c", code, folder_of(name, True, into), device, precision, str(windows), str(rows)]) for name, precision, windows, rows in jobs]
     until = time.monotonic() + seconds
     for p in running:
@@ -88,13 +103,10 @@ class Asked:
     """What a model is asked for; its text never ends by itself."""
 
     def __init__(self, core):
-        import numpy as np
-
         t, self.core = core.tokens(), core
         self.lead = [t["sot"], t["first_language"], t["transcribe"], t["no_timestamps"]]
         self.never, self.before = [t["eot"]], [t["sot_prev"], *range(1000, 1000 + SAID)]
-        rng = np.random.default_rng(0)
-        self.sounds = [rng.normal(0, 0.1, 480000).astype(np.float32) for _ in range(core.limits()["windows"])]
+        self.sounds = [noise(i) for i in range(core.limits()["windows"])]
         layers, heads = core.limits()["layers"], core.limits()["heads"]
         self.heads = [(layers - 1 - i % max(1, layers // 2), i % heads) for i in range(10 if layers > 4 else 6)]
 
@@ -237,7 +249,8 @@ def main() -> int:
 
     find_compiler(args.device)
     cases, failed = [tuple(c.split(":")) for c in args.cases.split(",")], 0
-    jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (SHARED, shared), (TOGETHER, together)) for name, precision in cases if measure is alone or precision == "bf16"]
+    jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (SHARED, shared), (TOGETHER, together)) for name, precision in cases
+            if measure is alone or precision == "bf16" or (precision == "fp8_static" and measure is together)]
     if args.profile:
         jobs = [(name, precision, *ALONE, profiled) for name, precision in cases]
     with tempfile.TemporaryDirectory() as into:

@@ -19,7 +19,7 @@ def struct(name, **fields):
     return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *fields.items()]})
 
 
-Load = struct("Load", path=c_char_p, device=c_char_p, precision=c_char_p, threads=c_int, beams=c_int, random=c_int)
+Load = struct("Load", path=c_char_p, device=c_char_p, precision=c_char_p, threads=c_int, beams=c_int, random=c_int, act_scales=POINTER(c_float), act_scale_count=c_int)
 Options = struct("Options", language=c_char_p, translate=c_int, beams=c_int, no_condition=c_int, no_timestamps=c_int, words=c_int, prompt=c_char_p, hotwords=c_char_p, temperatures=POINTER(c_float), count=c_size_t,
                  best_of=c_int, seed=c_uint64)
 Info = struct("Info", language=c_char_p, segments=c_size_t)

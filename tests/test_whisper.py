@@ -86,7 +86,7 @@ def openai_folder(folder, out, *, config=None, change=lambda tensors: None):
 
 
 @pytest.mark.parametrize("config", [None, DIMS | {"model_type": "whisper", "eos_token_id": SPECIAL["eot"]}, CONFIG | {"architectures": ["WhisperForConditionalGeneration"], "eos_token_id": SPECIAL["eot"]}], ids=["dims", "at the top", "transformers'"])
-@pytest.mark.parametrize("precision", ["f32", "w8a16"])
+@pytest.mark.parametrize("precision", ["f32", "w8a16", "fp8"])
 def test_openais_names(folder, tmp_path, config, precision):
     """Encoder, logits and text to the bit those of the same weights under transformers' names."""
     theirs, own = load(folder, precision=precision), load(openai_folder(folder, tmp_path / "openai", config=config), precision=precision)
@@ -313,7 +313,7 @@ def test_refused_checkpoints(folder, tmp_path, change, kind, message):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("options, message", [(dict(precision="int3"), "precision: wanted auto, f32, bf16, f16, w8a16, q8"), (dict(windows=0), "windows: wanted 1 to 64"), (dict(rows=65), "rows: wanted 1 to 64")])
+@pytest.mark.parametrize("options, message", [(dict(precision="int3"), "precision: wanted auto, f32, bf16, f16, w8a16, fp8, fp8_static, q8"), (dict(windows=0), "windows: wanted 1 to 64"), (dict(rows=65), "rows: wanted 1 to 64")])
 def test_refused_options(folder, options, message):
     with pytest.raises(vivace.InvalidArgumentError, match=message):
         load(folder, **options)

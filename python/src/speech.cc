@@ -39,8 +39,9 @@ auto in_turn(Speech& s, F&& f) {
 
 std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& device, const std::string& precision,
                                     int threads, int windows, int rows, bool eager, bool random_weights,
-                                    const Tenant* tenant) {
+                                    std::vector<float> act_scales, const Tenant* tenant) {
   engine::SpeechOptions options{device, precision, threads, windows, rows, eager, random_weights, {}, {}};
+  options.act_scales = std::move(act_scales);
   if (tenant != nullptr)
     options.gates = tenant->tenant->gates(), options.account = tenant->tenant,
     options.most_bytes = tenant->tenant->most_bytes();
@@ -238,6 +239,17 @@ void add_speech(nb::module_& m) {
           },
           nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"))
       .def(
+          "calibrate",
+          [](Speech& s, nb::list sounds, double percentile) {
+            Borrowed from;
+            std::vector<std::span<const float>> all;
+            for (nb::handle h : sounds) all.push_back(samples(h, &from));
+            auto scales = in_turn(s, [&](engine::SpeechModel& model) { return model.calibrate(all, percentile); });
+            check(scales.status());
+            return *scales;
+          },
+          nb::arg("sounds"), nb::arg("percentile") = 100.0)
+      .def(
           "profile",
           [](Speech& s, int windows, int rows, bool in_step) {
             auto got = in_turn(s, [&](engine::SpeechModel& model) { return model.profile(windows, rows, in_step); });
@@ -251,7 +263,8 @@ void add_speech(nb::module_& m) {
       nb::arg("text"));
   m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto",
         nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5,
-        nb::arg("eager") = false, nb::arg("random_weights") = false, nb::arg("tenant") = nb::none());
+        nb::arg("eager") = false, nb::arg("random_weights") = false, nb::arg("act_scales") = std::vector<float>(),
+        nb::arg("tenant") = nb::none());
 }
 
 }  // namespace vivace::python

@@ -173,6 +173,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--name", help="what clients call the model; default: the name or file it was loaded by")
     p.set_defaults(model=None, parser=p)
     p.add_argument("--speech", metavar="MODEL", help="a Whisper for /v1/audio and /v1/realtime, folder or name of a fetched one: beside the model, or alone where none is named")
+    speech.add_calibration(p)
     p.add_argument("--speech-windows", type=COUNT, default=1, metavar="N", help="windows of 30 s of its sessions and files that are computed together, at most 64: more for many sessions on a GPU")
     p.add_argument("--api-key", action="append", default=[], metavar="KEY", help="a key that clients must send; others can read it in the list of processes: prefer --api-key-file or VIVACE_API_KEY")
     p.add_argument("--api-key-file", metavar="FILE", help="keys, one a line; the file must be readable by its owner alone")
@@ -238,10 +239,11 @@ def parser() -> argparse.ArgumentParser:
     from vivace import bench_serve
 
     bench_serve.add_options(command("bench-serve", bench_serve.run, "`vivace bench serve`: time a server under load that does not wait for it."), COUNT)
-    p = command("calibrate", cmd_calibrate, "Find the scales that --precision fp8_static needs, from prompts, or a policy's from observations, and keep them.")
+    p = command("calibrate", cmd_calibrate, "Find the scales that --precision fp8_static needs, from prompts, a Whisper's from sound, or a policy's from observations, and keep them.")
     p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--prompts", metavar="FILE", help="text, a prompt a line; default: a few that come with Vivace")
+    p.add_argument("--sound", action="append", metavar="FILE", help="of a Whisper: what is heard; may be given several times")
     p.add_argument("--percentile", type=float, default=100.0, help="of the magnitudes that a scale covers")
     cli_policy.add_observations(p)
     p = command("verify", cmd_verify, "Say what a precision plan costs in accuracy: layer by layer, at the end, in perplexity; of a robot's policy stage by stage and in its actions.")
@@ -394,7 +396,7 @@ def cmd_rm(args) -> int:
 
 def cmd_serve(args) -> int:
     from vivace import cli_together
-    from vivace.errors import UnsupportedError
+    from vivace.errors import InvalidArgumentError, UnsupportedError
 
     try:
         from vivace.server import auth, run
@@ -407,10 +409,12 @@ def cmd_serve(args) -> int:
         name = args.name or os.path.basename(alone.rstrip("/"))
 
         def speech_model(load_model):
-            return load_model(_speech_path(alone), device=args.device, precision=args.precision, threads=args.threads, **_windows(args))
+            return load_model(_speech_path(alone), device=args.device, precision=args.precision, calibration=args.calibration, threads=args.threads, **_windows(args))
 
         with cli_together.loaded(args, name, speech_model) as (speech, scheduler):
             return run.serve(None, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
+    if args.calibration:
+        raise InvalidArgumentError("--calibration: sound for --precision fp8_static of a speech model that is served alone")
     args.model = args.model or DEFAULT_MODEL
     name = args.name or os.path.basename(args.model.rstrip("/")).removesuffix(".gguf")
 
@@ -654,11 +658,18 @@ def cmd_bench(args) -> int:
 
 def cmd_calibrate(args) -> int:
     from vivace import calibrate, cli_policy, files
+    from vivace.errors import InvalidArgumentError
     from vivace.model import find_compiler, resolve
 
     if cli_policy.is_policy(args):
         return cli_policy.calibrate(args)
     cli_policy.no_observations(args)
+    from vivace.speech import is_speech
+
+    if is_speech(resolve(args.model)):
+        return _calibrate_speech(args)
+    if args.sound:
+        raise InvalidArgumentError(f"--sound: of speech models; {args.model} is a language model")
     prompts = None if args.prompts is None else [line for line in files.read_text(args.prompts).splitlines() if line.strip()]
     find_compiler(args.device)
     scales = calibrate.act_scales(resolve(args.model), prompts, percentile=args.percentile, device=args.device)
@@ -666,6 +677,23 @@ def cmd_calibrate(args) -> int:
         print(json.dumps({"plan": calibrate.PLAN, "percentile": args.percentile, "act_scales": scales}))
     else:
         print(f"{len(scales)} scales, {min(scales):.3g} to {max(scales):.3g}, kept for precision {calibrate.PLAN}")
+    return 0
+
+
+def _calibrate_speech(args) -> int:
+    from vivace import calibrate
+    from vivace.errors import InvalidArgumentError
+    from vivace.model import find_compiler, resolve
+    from vivace.speech import calibration
+
+    if args.prompts is not None:
+        raise InvalidArgumentError(f"--prompts: of language models; {args.model} hears: give --sound")
+    find_compiler(args.device)
+    scales = calibration.of_checkpoint(resolve(args.model), args.sound, percentile=args.percentile, device=args.device)
+    if args.json:
+        print(json.dumps({"plan": calibrate.PLAN, "percentile": args.percentile, "sounds": len(args.sound), "act_scales": scales}))
+    else:
+        print(f"{len(scales)} scales of {len(args.sound)} sounds, {min(scales):.3g} to {max(scales):.3g}, kept for precision {calibrate.PLAN} with --calibration of these sounds")
     return 0
 
 

@@ -35,7 +35,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16": vivace.policy.load_policy has its options. A Whisper is a
-    vivace.speech.SpeechModel, whose options are load_speech()'s: windows and rows beside device, precision and threads.
+    vivace.speech.SpeechModel, whose options are load_speech()'s: windows and rows beside device, precision, threads and calibration.
 
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations
     against quantized weights), "f32", "bf16", "native", "w8a16", "w4a16", "int4", "fp8" or "fp8_static"; docs/models/gpu.md says what
@@ -78,7 +78,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     from vivace import speech
 
     if speech.is_speech(path):
-        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, tenant=tenant, **policy)
+        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, calibration=calibration, percentile=percentile, tenant=tenant, **policy)
     given = dict(device=device, precision=precision, threads=threads, random_weights=random_weights, percentile=percentile, tenant=tenant, **own)
     given = checked("load_model", LOAD, given | policy)
     del given["percentile"]

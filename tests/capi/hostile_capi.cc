@@ -238,6 +238,7 @@ void test_handles(const World& w) {
   FAILS(vv_policy_set_act_scales, (w.policy, nullptr, 1));
   FAILS(vv_tokenizer_load, (nullptr, &tokenizer.value), tokenizer);
   FAILS(vv_speech_load, (nullptr, &speech.value), speech);
+  FAILS(vv_speech_calibrate, (nullptr, numbers, 4, 99, numbers, 4, &count.value), count);
   FAILS(vv_speech_transcribe, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
   FAILS(vv_speech_transcribe_file, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
   FAILS(vv_transcript_get_info, (nullptr, &transcript_info.value), transcript_info);

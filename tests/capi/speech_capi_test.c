@@ -133,6 +133,42 @@ static void test_wav(vv_speech* speech, const float* samples, size_t count) {
   EXPECT(vv_speech_transcribe_file(speech, file, sizeof file, NULL, &t) != VV_OK && t == NULL);
 }
 
+/* Scales of a layer that hears and one that writes, and what takes them; NULL with a count and other numbers are
+ * refused. */
+static void test_calibrated(const char* folder, vv_speech* speech, const float* samples, size_t count) {
+  static float scales[64];
+  vv_speech_options o;
+  vv_speech* fixed = NULL;
+  vv_transcript* t = NULL;
+  size_t n = 0, again = 0, i;
+  EXPECT_OK(vv_speech_calibrate(speech, samples, count, 100, NULL, 0, &n));
+  EXPECT(n == 12);
+  EXPECT_OK(vv_speech_calibrate(speech, samples, count, 100, scales, 64, &again));
+  EXPECT(again == n);
+  for (i = 0; i < n; ++i) EXPECT(scales[i] > 0 && scales[i] < 1e6f);
+  EXPECT_ERROR(vv_speech_calibrate(NULL, samples, count, 100, scales, 64, &again), VV_INVALID_ARGUMENT,
+               "speech is NULL");
+  EXPECT_ERROR(vv_speech_calibrate(speech, NULL, 3, 100, scales, 64, &again), VV_INVALID_ARGUMENT, "samples is NULL");
+  EXPECT_ERROR(vv_speech_calibrate(speech, samples, count, 100, scales, 64, NULL), VV_INVALID_ARGUMENT, "is NULL");
+  EXPECT_ERROR(vv_speech_calibrate(speech, samples, 9, 100, scales, 64, &again), VV_INVALID_ARGUMENT, "shorter");
+  EXPECT_ERROR(vv_speech_calibrate(speech, samples, count, 0, scales, 64, &again), VV_INVALID_ARGUMENT, "percentile");
+  memset(&o, 0, sizeof o);
+  o.struct_size = sizeof o;
+  o.path = folder, o.device = "cpu", o.threads = 1, o.random_weights = 1, o.precision = "fp8_static";
+  EXPECT_ERROR(vv_speech_load(&o, &fixed), VV_INVALID_ARGUMENT, "takes 12 of them");
+  o.act_scale_count = 12;
+  EXPECT_ERROR(vv_speech_load(&o, &fixed), VV_INVALID_ARGUMENT, "act_scales: NULL");
+  o.act_scales = scales, o.act_scale_count = -1;
+  EXPECT_ERROR(vv_speech_load(&o, &fixed), VV_INVALID_ARGUMENT, "act_scales");
+  o.act_scale_count = (int)n;
+  EXPECT_OK(vv_speech_load(&o, &fixed));
+  EXPECT_OK(vv_speech_transcribe(fixed, samples, count, NULL, &t));
+  EXPECT_ERROR(vv_speech_calibrate(fixed, samples, count, 100, scales, 64, &again), VV_FAILED_PRECONDITION,
+               "bf16 or f32");
+  vv_transcript_destroy(t);
+  vv_speech_destroy(fixed);
+}
+
 int main(int argc, char** argv) {
   static float samples[16000 * 3];
   vv_speech_options o;
@@ -155,6 +191,7 @@ int main(int argc, char** argv) {
   test_text(speech, samples, sizeof samples / sizeof *samples);
   test_refused(speech, samples, sizeof samples / sizeof *samples);
   test_wav(speech, samples, sizeof samples / sizeof *samples);
+  test_calibrated(argv[1], speech, samples, sizeof samples / sizeof *samples);
   vv_speech_destroy(speech);
   vv_speech_destroy(NULL);
   vv_transcript_destroy(NULL);

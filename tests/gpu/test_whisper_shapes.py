@@ -225,10 +225,12 @@ def test_against_the_formulas(name, tmp_path, record_property):
     assert all(said[p] >= 0.9995 for p in ("bf16", "f16")), said
 
 
-@pytest.mark.parametrize("name, precision", [(SHAPES[0], "bf16"), (SHAPES[0], "w8a16"), (SHAPES[1], "bf16")])
+@pytest.mark.parametrize("name, precision", [(SHAPES[0], "bf16"), (SHAPES[0], "w8a16"), (SHAPES[0], "fp8"), (SHAPES[0], "fp8_static"), (SHAPES[1], "bf16"), (SHAPES[1], "fp8_static")])
 def test_windows_side_by_side(name, precision):
     """1, 2, 7, 8 and 16 windows together: encoder, text and scores of each have the bits that it has alone."""
-    model = _core.load_speech(str(CONFIGS / name), device="cuda", precision=precision, windows=16, rows=16, random_weights=True)
+    shape = {"device": "cuda", "random_weights": True}
+    scales = _core.load_speech(str(CONFIGS / name), precision="bf16", rows=1, **shape).calibrate([sound(0, 30)]) if precision == "fp8_static" else []
+    model = _core.load_speech(str(CONFIGS / name), precision=precision, windows=16, rows=16, act_scales=scales, **shape)
     t, sounds = model.tokens(), [sound(s, 4 + 26 * (s % 3 == 0)) for s in range(16)]
     windows = [(x, 0, min(3000, len(x) // 160), model.peak(x)) for x in sounds]
     alone = []

@@ -16,15 +16,25 @@ typedef struct vv_speech_options {
   size_t struct_size;
   const char* path;      /* a hub folder: config.json, safetensors, tokenizer.json */
   const char* device;    /* NULL = "auto"; "cpu", "cuda", "cuda:N" */
-  const char* precision; /* NULL = "auto"; "f32", "bf16", "f16", "w8a16", "q8" */
+  const char* precision; /* NULL = "auto"; "f32", "bf16", "f16", "w8a16", "fp8", "fp8_static", "q8" */
   int threads;           /* CPU: 0 picks one a physical core */
   int most_beams;        /* or draws, that a transcription may ask for; 0 = 1 */
   int random_weights;    /* 1: of the shapes that config.json says */
+  const float* act_scales; /* of precision "fp8_static" alone: what vv_speech_calibrate() gave of this checkpoint */
+  int act_scale_count;
 } vv_speech_options;
 
 /* Errors: as vv_model_load and vv_tokenizer_load; VV_INVALID_SHAPE: model and tokenizer do not belong together. */
 VV_API vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out);
 VV_API void vv_speech_destroy(vv_speech* speech);
+
+/* Setup. Scales for vv_speech_options.act_scales from what `count` samples of one channel, full scale 1, 16,000 a second,
+ * and the text that is heard in them bring to each activation quantization point, of a model loaded as "f32" or "bf16";
+ * `percentile` in (0, 100] of their windows' largest magnitudes counts. *scale_count is how many scales there are; the
+ * first `capacity` are written, none where scales is NULL. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
+ * VV_CORRUPT_DATA. */
+VV_API vv_status vv_speech_calibrate(vv_speech* speech, const float* samples, size_t count, double percentile,
+                                     float* scales, size_t capacity, size_t* scale_count);
 
 typedef struct vv_transcribe_options {
   size_t struct_size;

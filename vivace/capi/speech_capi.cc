@@ -1,6 +1,7 @@
 // Speech of the C ABI: vivace/capi/speech.h over models::whisper::Transcriber.
 #include "vivace/capi/speech.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <mutex>
 
@@ -27,11 +28,12 @@ struct vv_transcript : vivace::capi::Tagged<vivace::capi::Kind::transcript> {
 
 namespace {
 
-constexpr size_t kFirstSpeech = sizeof(vv_speech_options),
+constexpr size_t kFirstSpeech = offsetof(vv_speech_options, act_scales),
                  kFirstTranscribe = offsetof(vv_transcribe_options, no_timestamps),
                  kFirstInfo = sizeof(vv_transcript_info), kFirstSegment = offsetof(vv_segment_info, compression_ratio),
                  kFirstWord = sizeof(vv_word_info);
 constexpr size_t kMostTemperatures = 64;
+constexpr int kMostScales = 1 << 20;
 
 /// A caller's text, which may be NULL.
 Status read_text(const char* name, const char* from, std::string* to) {
@@ -85,6 +87,10 @@ vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out) {
     s.threads = o.threads;
     s.rows = o.most_beams == 0 ? 1 : o.most_beams;
     s.random_weights = o.random_weights != 0;
+    if (o.act_scale_count < 0 || o.act_scale_count > kMostScales || (o.act_scale_count > 0 && o.act_scales == nullptr))
+      return Status(Code::kInvalidArgument, vivace::strf("options.act_scales: NULL, or a count outside [0, %d], got %d",
+                                                         kMostScales, o.act_scale_count));
+    if (o.act_scales != nullptr) s.act_scales.assign(o.act_scales, o.act_scales + o.act_scale_count);
     VV_ASSIGN(Transcriber loaded, Transcriber::load(o.path, s));
     *out = new vv_speech(std::move(loaded));
     return {};
@@ -92,6 +98,22 @@ vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out) {
 }
 
 void vv_speech_destroy(vv_speech* speech) { vivace::capi::destroy(speech); }
+
+vv_status vv_speech_calibrate(vv_speech* speech, const float* samples, size_t count, double percentile, float* scales,
+                              size_t capacity, size_t* scale_count) {
+  return guard("vv_speech_calibrate", [&]() -> Status {
+    VV_NOT_NULL(speech);
+    VV_NOT_NULL(scale_count);
+    if (samples == nullptr && count > 0) return vivace::capi::null("samples");
+    VV_TRY(vivace::capi::check_bytes("count", count > SIZE_MAX / sizeof *samples ? SIZE_MAX : count * sizeof *samples));
+    const std::span<const float> sound{samples, count};
+    const std::lock_guard hold(speech->turn);
+    VV_ASSIGN(const std::vector<float> all, speech->transcriber.model().calibrate({&sound, 1}, percentile));
+    if (scales != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), scales);
+    *scale_count = all.size();
+    return {};
+  }, scale_count);
+}
 
 vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count,
                                const vv_transcribe_options* options, vv_transcript** out) {

@@ -6,7 +6,7 @@
 namespace vivace::engine {
 
 struct SpeechOptions {
-  std::string device = "auto", precision = "auto";  // precision: auto | f32 | bf16 | f16 | w8a16 | q8
+  std::string device = "auto", precision = "auto";  // precision: auto | f32 | bf16 | f16 | w8a16 | fp8 | fp8_static | q8
   int threads = 0;
   int windows = 1;              // encoded together
   int rows = 5;                 // that decode together: candidates of all windows
@@ -15,6 +15,7 @@ struct SpeechOptions {
   GateSite gates = {};          // of a scheduler's tenant: where the encoder and steps stand back
   std::shared_ptr<StepAccount> account = {};  // ... and who is told of them
   int64_t most_bytes = 0;       // of the device's memory that it may take; 0: as many as there are
+  std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
 };
 
 struct SpeechLimits {
@@ -105,6 +106,11 @@ class SpeechModel : public Model {
   /// what comes before text.
   virtual Result<Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) = 0;
+  /// SpeechOptions::act_scales from what sounds bring to each activation quantization point, each window of 30 seconds
+  /// of `samples` with the text that is heard in it: over all windows, the percentile of its largest magnitude becomes
+  /// e4m3's largest. Forgets what was encoded. Setup phase. Errors: FailedPrecondition of a plan whose activations are
+  /// no bf16 or f32 between products, InvalidArgument without sound, CorruptData for activations that are not finite.
+  virtual Result<std::vector<float>> calibrate(std::span<const std::span<const float>> sounds, double percentile) = 0;
   /// What the launches cost of encoding `windows` windows or, where that is 0, of a step of `rows` rows at the last
   /// places of text. `in_step`: see engine::profile(). Forgets what was encoded. Errors: InvalidArgument.
   virtual Result<Profile> profile(int windows, int rows, bool in_step = false) = 0;

@@ -216,6 +216,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       one(DType::e4m3, 1, 48, 384, true);
       one(DType::bf16, 2, 520, 1024, false, true);
       for (const int64_t T : {1, 2}) one(DType::bf16, T, 520, 1280, false, false, true);
+      for (const int64_t T : {1, 2}) one(DType::e4m3, T, 520, 1280, false, false, true);
     }
   };
 };

@@ -11,11 +11,19 @@ from vivace.speech.formats import FORMATS, written
 DEFAULT_MODEL = "whisper-tiny.en"
 
 
+PRECISIONS = "auto, f32, bf16, f16, w8a16, fp8, fp8_static or q8"
+
+
+def add_calibration(p) -> None:
+    p.add_argument("--calibration", action="append", metavar="FILE", help="of --precision fp8_static: sound that its scales are taken from; may be given several times")
+
+
 def add_options(p, count) -> None:
     p.add_argument("file", nargs="+", help="a WAV file (others with pip install 'vivace[audio]'), or - for standard input")
     p.add_argument("--model", default=DEFAULT_MODEL, help="folder of a Whisper, or name of a fetched one: whisper-tiny.en, whisper-base")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--precision", default="auto", help="auto, f32, bf16, f16, w8a16 or q8")
+    p.add_argument("--precision", default="auto", help=PRECISIONS)
+    add_calibration(p)
     p.add_argument("--threads", type=count, default=0)
     p.add_argument("--format", default="text", choices=FORMATS)
     p.add_argument("-o", "--out", metavar="FILE", help="where to write, of several files a folder; default: standard output")
@@ -63,7 +71,7 @@ def run(args) -> int:
     start = time.perf_counter()
     options = dict(language=args.language, task=args.task, words=args.words, beams=args.beams, temperature=args.temperature or TEMPERATURES, prompt=args.prompt, hotwords=args.hotwords,
                    condition=not args.no_condition, seed=args.seed, vad=args.vad, batched=args.batched)
-    with load_speech(path, device=args.device, precision=args.precision, threads=args.threads, windows=args.windows, rows=min(max(args.beams, 5) * args.windows, 64)) as model:
+    with load_speech(path, device=args.device, precision=args.precision, calibration=args.calibration, threads=args.threads, windows=args.windows, rows=min(max(args.beams, 5) * args.windows, 64)) as model:
         loaded = time.perf_counter()
         progress = Progress()
         try:

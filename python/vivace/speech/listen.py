@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from vivace.errors import InvalidArgumentError, LimitExceededError, NotFoundError, UnsupportedError
-from vivace.speech.command import DEFAULT_MODEL
+from vivace.speech.command import DEFAULT_MODEL, PRECISIONS, add_calibration
 
 PIECE = 0.02         # seconds that a file is pushed in
 _MOST_BEHIND = 60.0  # seconds of sound that wait for the model
@@ -21,7 +21,8 @@ def add_options(p, count) -> None:
     p.add_argument("file", nargs="?", help="a sound file, heard at the pace at which it plays; - for raw i16 samples from standard input; default: the microphone (pip install 'vivace[microphone]')")
     p.add_argument("--model", default=DEFAULT_MODEL, help="folder of a Whisper, or name of a fetched one")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--precision", default="auto", help="auto, f32, bf16, f16, w8a16 or q8")
+    p.add_argument("--precision", default="auto", help=PRECISIONS)
+    add_calibration(p)
     p.add_argument("--threads", type=count, default=0)
     p.add_argument("--policy", default="alignatt", choices=("alignatt", "local_agreement"), help="when text is stable")
     p.add_argument("--step", type=float, default=1.0, help="seconds between updates (default 1)")
@@ -49,7 +50,7 @@ def run(args) -> int:
     elif args.file is not None:
         samples, rate = audio.read(args.file)
         pieces = _paced(samples, rate, args.pace)
-    with load_speech(path, device=args.device, precision=args.precision, threads=args.threads) as model:
+    with load_speech(path, device=args.device, precision=args.precision, calibration=args.calibration, threads=args.threads) as model:
         show = Lines(args.json)
         with model.stream_audio(rate=rate, policy=args.policy, step=args.step, language=args.language, task=args.task, prompt=args.prompt) as stream:
             try:

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from vivace import _core, audio, files
+from vivace.calibrate import PLAN, used
 from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededError, UnsupportedError
 from vivace.loaded import Loaded
-from vivace.options import flag, number, one, shown, text, token_ids, whole
+from vivace.options import flag, number, one, percent, shown, text, token_ids, whole
+from vivace.speech.calibration import act_scales
 from vivace.speech.engine import LANGUAGES, Engine, Lane, Window
 from vivace.speech.result import Transcription
 from vivace.speech.windows import HOP, STEP, Windows, batches
@@ -40,23 +42,32 @@ def is_speech(path: str) -> bool:
         return False  # what reads it for good says what is wrong
 
 
-def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, tenant=None, **unknown) -> "SpeechModel":
+def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, calibration=None, percentile=100.0, tenant=None, **unknown) -> "SpeechModel":
     """Loads a Whisper: a hub folder with safetensors under transformers' names or OpenAI's, or a folder of CTranslate2, which is converted once and kept.
 
-    precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations). windows: of 30 s that are
-    encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.
+    precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations), "fp8" (fp8 weights and activations,
+    a scale a token) or "fp8_static": scales found by hearing `calibration`, a list of sounds as transcribe() takes them, in bf16; `percentile` of the magnitudes that their
+    windows bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan and the sounds. windows: of 30 s that are encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, InvalidArgumentError, InvalidShapeError, OutOfMemoryError.
     """
     from vivace.model import find_compiler
 
     if unknown:
-        raise InvalidArgumentError(f"load_model: {', '.join(sorted(unknown))}: a speech model takes device, precision, threads, windows, rows and random_weights")
+        raise InvalidArgumentError(f"load_model: {', '.join(sorted(unknown))}: a speech model takes device, precision, threads, windows, rows, calibration, percentile and random_weights")
     get = lambda name, read, value: one("load_model", name, read, value)  # noqa: E731
     device, precision, threads, windows, rows = get("device", text, device), get("precision", text, precision), get("threads", whole(0, 4096), threads), get("windows", whole(1, 64), windows), get("rows", whole(1, 64), rows)
+    percentile = get("percentile", percent(0), percentile)
+    if calibration is not None and precision != PLAN:
+        raise InvalidArgumentError(f"calibration: only precision={PLAN!r} has scales to calibrate, got {precision!r}")
     find_compiler(device)
     folder = _hub_folder(Path(path))
-    core = _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager, tenant=tenant)
-    return SpeechModel(str(path), core, folder)
+
+    def load(scales):
+        return _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager, act_scales=scales, tenant=tenant)
+
+    def scales(anew):
+        return act_scales(str(folder), calibration, percentile=percentile, device=device, threads=threads, random_weights=random_weights, anew=anew)
+    return SpeechModel(str(path), used(scales, load) if precision == PLAN else load([]), folder)
 
 
 def _hub_folder(folder: Path) -> Path:

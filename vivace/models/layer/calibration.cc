@@ -57,12 +57,12 @@ Status check_calibration(const PrecisionPlan& plan, size_t observations, double 
   return {};
 }
 
-Status check_act_scales(const PrecisionPlan& plan, std::span<const float> scales, int64_t places) {
-  const size_t wanted = plan.fixed ? static_cast<size_t>(places) : 0;
+Status check_act_scales(const char* precision, bool fixed, std::span<const float> scales, int64_t places) {
+  const size_t wanted = fixed ? static_cast<size_t>(places) : 0;
   if (scales.size() != wanted)
     return Status(Code::kInvalidArgument,
-                  strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint",
-                       plan.name, wanted, scales.size()));
+                  strf("act_scales: precision %s takes %zu of them, got %zu; calibrate this checkpoint", precision,
+                       wanted, scales.size()));
   for (const float s : scales)
     if (!(s > 0 && std::isfinite(s)))
       return Status(Code::kInvalidArgument,

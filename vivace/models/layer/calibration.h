@@ -33,7 +33,10 @@ class Calibration {
 /// Errors: FailedPrecondition (the plan has no unrounded activations), InvalidArgument.
 Status check_calibration(const PrecisionPlan& plan, size_t observations, double percentile);
 /// Errors: InvalidArgument, of another count than `places` or of values that are no scales.
-Status check_act_scales(const PrecisionPlan& plan, std::span<const float> scales, int64_t places);
+Status check_act_scales(const char* precision, bool fixed, std::span<const float> scales, int64_t places);
+inline Status check_act_scales(const PrecisionPlan& plan, std::span<const float> scales, int64_t places) {
+  return check_act_scales(plan.name, plan.fixed, scales, places);
+}
 /// Puts other scales [places] where a loaded policy reads them, behind what its stream has. Errors: FailedPrecondition
 /// (the plan has none that are fixed), those of check_act_scales().
 Status upload_act_scales(engine::Runtime& runtime, const PrecisionPlan& plan, std::span<const float> scales,

@@ -19,6 +19,12 @@ struct CodeBuffers {
   bool eight() const { return quantized.present(); }
 };
 
+/// Those of the first rows.
+inline CodeBuffers top(const CodeBuffers& b, int64_t rows) {
+  const auto part = [rows](const Tensor& t) { return t.present() ? top(t, rows) : Tensor{}; };
+  return {part(b.normed), part(b.quantized), part(b.normed_scale), part(b.quantized_scale)};
+}
+
 class QuantizedRows {
  public:
   static constexpr int64_t none = -1;  // a place that is not calibrated

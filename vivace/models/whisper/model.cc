@@ -7,6 +7,7 @@
 #include "vivace/engine/audio/mel.h"
 #include "vivace/engine/json_text.h"
 #include "vivace/engine/registry.h"
+#include "vivace/models/layer/calibration.h"
 #include "vivace/models/whisper/whisper_model.h"
 
 namespace vivace::models::whisper {
@@ -19,6 +20,7 @@ constexpr int64_t kChunk = 64;  // rows of a prompt's step: as many as share the
 
 Status WhisperModel::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
+  VV_TRY(check_act_scales(plan_.name, plan_.fixed, options_.act_scales, QuantizationSites(config_).count()));
   for (const auto& [what, value, most] :
        {std::tuple{"windows", options_.windows, kMostWindows}, {"rows", options_.rows, kMostRows}})
     if (value < 1 || value > most)
@@ -79,7 +81,6 @@ void WhisperModel::declare_buffers() {
   declare("thin", act, Shape(F, H), &b.thin);
   declare("sound_slot", i32, Shape(T), &b.sound_slot);
   for (auto& [name, t, width] : {std::tuple{"hidden", &b.hidden, H},
-                                 {"normed", &b.normed, H},
                                  {"qkv", &b.qkv, 3 * H},
                                  {"attended", &b.attended, H},
                                  {"inner", &b.inner, c.encoder.mlp}})
@@ -87,13 +88,23 @@ void WhisperModel::declare_buffers() {
   auto& x = b.text;
   for (auto& [name, t, width] : {std::tuple{"text.hidden", &x.hidden, H},
                                  {"text.branch", &x.branch, H},
-                                 {"text.normed", &x.normed, H},
                                  {"text.qkv", &x.qkv, 3 * H},
                                  {"text.q", &x.q, H},
                                  {"text.attended", &x.attended, H},
                                  {"text.inner", &x.inner, c.decoder.mlp},
                                  {"text.last", &x.last, H}})
     declare(name, act, Shape(R, width), t);
+  const auto entering = [&](const std::string& name, int64_t rows, int64_t mlp, CodeBuffers* to) {
+    declare(name + "normed", plan_.eight ? DType::e4m3 : act, Shape(rows, H), &to->normed);
+    if (!plan_.eight) return;
+    declare(name + "codes", DType::e4m3, Shape(rows, std::max(H, mlp)), &to->quantized);
+    if (plan_.fixed) return;
+    declare(name + "normed_scale", f32, Shape(rows), &to->normed_scale);
+    declare(name + "codes_scale", f32, Shape(rows), &to->quantized_scale);
+  };
+  entering("", T, c.encoder.mlp, &b.entering);
+  entering("text.", R, c.decoder.mlp, &x.entering);
+  if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
   declare("text.logits", f32, Shape(R, c.vocab), &x.logits);
   scores_out_.declare(arena_, "attention", f32, Shape(kHeadsAtOnce * R, c.source), &b.attention);
   const auto layers = static_cast<size_t>(c.decoder.layers);
@@ -116,7 +127,11 @@ Status WhisperModel::fill_constants() {
   const engine::Upload all[] = {{buffers_.hann.data, hann.data(), hann.size() * sizeof(float)},
                                 {buffers_.filters.data, filters.data(), filters.size() * sizeof(float)},
                                 {buffers_.sound_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
-  return runtime_->upload(all);
+  VV_TRY(runtime_->upload(all));
+  if (!plan_.fixed) return {};
+  const std::vector<float>& scales = options_.act_scales;
+  const engine::Upload own[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
+  return runtime_->upload(own);
 }
 
 Status WhisperModel::load() {
@@ -267,7 +282,7 @@ Result<engine::WorkTimes> WhisperModel::work_times() const {
 }
 
 Status WhisperModel::run(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record) {
-  return options_.eager ? record(runtime_->stream()) : graph_->replay(key, runtime_->stream());
+  return options_.eager || enters_ ? record(runtime_->stream()) : graph_->replay(key, runtime_->stream());
 }
 
 engine::Report WhisperModel::report() const {
@@ -281,6 +296,8 @@ engine::Report WhisperModel::report() const {
           {"precision", engine::json_string(plan_.name)},
           {"forms", forms_of(weights_).json()},
           {"activations", engine::json_string(name(plan_.hidden))},
+          {"activations_to_e4m3",
+           plan_.eight ? engine::json_string(plan_.fixed ? "calibrated" : "by token") : std::string("null")},
           {"threads", number(runtime_->threads())},
           {"width", number(config_.width)},
           {"encoder", stack(config_.encoder)},

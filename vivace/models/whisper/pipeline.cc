@@ -16,6 +16,8 @@ class GraphBuilder {
         c_(context.config),
         w_(context.weights),
         b_(context.buffers),
+        in_(op_, b_.act_scales, context.enters),
+        at_(c_),
         gates_(context.gates) {
     op_.rows = rows;
   }
@@ -44,7 +46,7 @@ class GraphBuilder {
                                  {"out", top(b_.mel, F)},
                                  {"rows", op_.rows}}));
     VV_TRY(point());
-    const Tensor thin = top(b_.thin, F), hidden = top(b_.hidden, T), normed = top(b_.normed, T);
+    const Tensor thin = top(b_.thin, F), hidden = top(b_.hidden, T);
     VV_TRY(convolution(as(top(b_.mel, F), Shape(W, 1, c_.frames(), c_.mels)), 1, w_.conv1,
                        as(b_.patches, Shape(F, 3 * c_.mels)), thin, {}));
     const Tensor wide = as(b_.patches, Shape(c_.source, 3 * H));
@@ -54,11 +56,15 @@ class GraphBuilder {
                          slice(hidden, i * c_.source, c_.source), w_.sinusoids));
     }
     const Tensor qkv = top(b_.qkv, T), attended = as(b_.attended, Shape(T, heads, D));
+    const CodeBuffers codes = top(b_.entering, T);
     const Qkv x = split_qkv(qkv, heads, D);
-    for (const EncoderLayer& l : w_.encoder) {
+    Rows entering;
+    for (size_t i = 0; i < w_.encoder.size(); ++i) {
+      const EncoderLayer& l = w_.encoder[i];
+      const int64_t at = at_.encoder(i);
       VV_TRY(point());
-      VV_TRY(op_.norm(hidden, layer_norm(l.attn_norm), {normed}));
-      VV_TRY(op_.linear({normed}, l.qkv, qkv));
+      VV_TRY(in_.norm(codes, hidden, layer_norm(l.attn_norm), at, &entering));
+      VV_TRY(op_.linear(entering, l.qkv, qkv));
       VV_TRY(point());  // of eight windows attention alone takes what an urgent call may wait for
       VV_TRY(rec_(ops::attention,
                   {{"q", x.q},
@@ -69,18 +75,22 @@ class GraphBuilder {
                    {"rows", op_.rows}},
                   {{"mask", "full"}}));
       VV_TRY(point());
-      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.o, hidden, {.residual = hidden}));
+      VV_TRY(in_.enter(codes, as(attended, Shape(T, H)), at + 1, &entering));
+      VV_TRY(op_.linear(entering, l.o, hidden, {.residual = hidden}));
       VV_TRY(point());
-      VV_TRY(op_.norm(hidden, layer_norm(l.mlp_norm), {normed}));
-      VV_TRY(op_.linear({normed}, l.up, top(b_.inner, T), {.act = "gelu_erf"}));
+      VV_TRY(in_.norm(codes, hidden, layer_norm(l.mlp_norm), at + 2, &entering));
+      const Rows inner = in_.activated(codes, top(b_.inner, T), at + 3);
+      VV_TRY(op_.linear(entering, l.up, inner.x, {.out_scale = inner.scale, .act = "gelu_erf"}));
       VV_TRY(point());
-      VV_TRY(op_.linear({top(b_.inner, T)}, l.down, hidden, {.residual = hidden}));
+      VV_TRY(in_.enter(codes, inner, at + 3, &entering));
+      VV_TRY(op_.linear(entering, l.down, hidden, {.residual = hidden}));
     }
     VV_TRY(op_.norm(hidden, layer_norm(w_.encoder_norm), {hidden}));
+    VV_TRY(in_.enter(codes, hidden, at_.sound(), &entering));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
       VV_TRY(point());
-      VV_TRY(op_.linear({hidden}, w_.decoder[i].cross_k, as(top(b_.cross_k[i], W), Shape(T, H))));
-      VV_TRY(op_.linear({hidden}, w_.decoder[i].cross_v, as(top(b_.cross_v[i], W), Shape(T, H))));
+      VV_TRY(op_.linear(entering, w_.decoder[i].cross_k, as(top(b_.cross_k[i], W), Shape(T, H))));
+      VV_TRY(op_.linear(entering, w_.decoder[i].cross_v, as(top(b_.cross_v[i], W), Shape(T, H))));
     }
     return {};
   }
@@ -88,52 +98,80 @@ class GraphBuilder {
   Status text(const TextInputs& in, const TextOutputs& out, int64_t T) {
     const auto& b = b_.text;
     const int64_t H = c_.width, heads = c_.decoder.heads, D = c_.head_dim(c_.decoder);
-    const Tensor hidden = top(b.hidden, T), branch = top(b.branch, T), normed = top(b.normed, T), qkv = top(b.qkv, T),
-                 attended = as(b.attended, Shape(T, heads, D));
+    const Tensor hidden = top(b.hidden, T), branch = top(b.branch, T), qkv = top(b.qkv, T),
+                 attended = as(b.attended, Shape(T, H));
+    const CodeBuffers codes = top(b.entering, T);
     const Tensor pos = top(in.pos, T), slot = top(in.slot, T), window = top(in.window, T), inner = top(b.inner, T);
     AttentionSites own(b_.k_cache, b_.v_cache), cross(b_.cross_k, b_.cross_v);
     const int self_site = own.add({.name = "self", .mask = "causal"}),
               cross_site = cross.add({.name = "cross", .mask = "full"});
-    // The residual stream's rows by a norm that the product behind takes in itself: a launch less of few rows.
-    const auto of = [&](const Norm& n) { return Rows{.x = normed, .raw = hidden, .norm = layer_norm(n)}; };
+    Rows entering;
+    // Rows by a norm that the product behind takes in itself, a launch less of few rows; with a scale a row they are
+    // made before it.
+    const auto normed = [&](const Tensor& x, const Norm& n, int64_t place) -> Status {
+      if (codes.normed_scale.present() || in_.seen()) return in_.norm(codes, x, layer_norm(n), place, &entering);
+      entering = in_.normed(codes, place);
+      entering.raw = x;
+      entering.norm = layer_norm(n);
+      return {};
+    };
+    // Attention's rows: codes at once where their scale is known.
+    const auto each_head = [&](const Rows& r) { return models::heads(r.x, heads); };
     VV_TRY(point());
     VV_TRY(op_.gather(w_.table(), top(in.tokens, T), hidden));
     VV_TRY(op_.gather(w_.positions, pos, branch));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
       const DecoderLayer& l = w_.decoder[i];
       const auto layer = static_cast<int64_t>(i);
+      const int64_t at = at_.decoder(i);
       VV_TRY(point());
-      if (i == 0) {
-        VV_TRY(op_.norm(branch, layer_norm(l.attn_norm), {normed}, hidden));
-        VV_TRY(op_.linear({normed}, l.qkv, qkv));
-      } else {
-        VV_TRY(op_.linear(of(l.attn_norm), l.qkv, qkv));
-      }
+      if (i == 0) VV_TRY(in_.norm(codes, branch, layer_norm(l.attn_norm), at, &entering, hidden));
+      else VV_TRY(normed(hidden, l.attn_norm, at));
+      VV_TRY(op_.linear(entering, l.qkv, qkv));
+      Rows rows = in_.activated(codes, attended, at + 1);
       VV_TRY(own.run(rec_, self_site, layer, Projected{.qkv = qkv},
                      {.q = as(b.q, Shape(T, heads, D)),
-                      .out = attended,
+                      .out = each_head(rows),
                       .pos = pos,
                       .slot = slot,
                       .page_table = in.page_table,
-                      .rows = op_.rows}));
-      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.o, hidden, {.residual = hidden}));
+                      .rows = op_.rows,
+                      .out_scale = rows.scale}));
+      VV_TRY(in_.enter(codes, rows, at + 1, &entering));
+      VV_TRY(op_.linear(entering, l.o, hidden, {.residual = hidden}));
       VV_TRY(point());
       const Tensor q = top(b.cross_q[i], T);
-      VV_TRY(op_.linear(of(l.cross_norm), l.cross_q, q));
-      VV_TRY(cross.run(
-          rec_, cross_site, layer,
-          Attending{.q = as(q, Shape(T, heads, D)), .out = attended, .pos = pos, .slot = window, .rows = op_.rows}));
-      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.cross_o, hidden, {.residual = hidden}));
+      VV_TRY(normed(hidden, l.cross_norm, at + 2));
+      VV_TRY(op_.linear(entering, l.cross_q, q));
+      rows = in_.activated(codes, attended, at + 3);
+      VV_TRY(cross.run(rec_, cross_site, layer,
+                       Attending{.q = as(q, Shape(T, heads, D)),
+                                 .out = each_head(rows),
+                                 .pos = pos,
+                                 .slot = window,
+                                 .rows = op_.rows,
+                                 .out_scale = rows.scale}));
+      VV_TRY(in_.enter(codes, rows, at + 3, &entering));
+      VV_TRY(op_.linear(entering, l.cross_o, hidden, {.residual = hidden}));
       VV_TRY(point());
-      VV_TRY(op_.linear(of(l.mlp_norm), l.up, inner, {.act = "gelu_erf"}));
-      VV_TRY(op_.linear({inner}, l.down, hidden, {.residual = hidden}));
+      VV_TRY(normed(hidden, l.mlp_norm, at + 4));
+      rows = in_.activated(codes, inner, at + 5);
+      VV_TRY(op_.linear(entering, l.up, rows.x, {.out_scale = rows.scale, .act = "gelu_erf"}));
+      VV_TRY(in_.enter(codes, rows, at + 5, &entering));
+      VV_TRY(op_.linear(entering, l.down, hidden, {.residual = hidden}));
     }
     const Tensor last = top(b.last, T);
     VV_TRY(point());
     op_.rows = in.samples;
     VV_TRY(op_.gather(hidden, top(in.sample_rows, T), last));
-    VV_TRY(op_.norm(last, layer_norm(w_.decoder_norm), {last}));
-    VV_TRY(op_.linear({last}, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T)));
+    if (codes.eight()) {
+      VV_TRY(normed(last, w_.decoder_norm, at_.head()));
+    } else {
+      entering = {last};
+      VV_TRY(op_.norm(last, layer_norm(w_.decoder_norm), entering));
+      VV_TRY(in_.entered(at_.head(), last));
+    }
+    VV_TRY(op_.linear(entering, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T)));
     VV_TRY(point());
     return rec_(ops::top_logprobs, {{"logits", top(b.logits, T)},
                                     {"token", top(out.token, T)},
@@ -163,6 +201,8 @@ class GraphBuilder {
   const WhisperConfig& c_;
   const WhisperWeights& w_;
   const WhisperBuffers& b_;
+  QuantizedRows in_;
+  QuantizationSites at_;
   engine::GateMarks* gates_;
 };
 

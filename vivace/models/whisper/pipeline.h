@@ -2,6 +2,7 @@
 // logits. No backend is known here.
 #pragma once
 #include "vivace/engine/gate_plan.h"
+#include "vivace/models/layer/quantized_rows.h"
 #include "vivace/models/whisper/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -36,22 +37,40 @@ struct TextOutputs {
   Tensor asked;           // [T] f32
 };
 
+/// Activation quantization points, in the order in which a window and then a step pass them.
+struct QuantizationSites {
+  static constexpr int64_t kEncoder = 4;  // of a layer: before attention, after it, before the activation, after it
+  static constexpr int64_t kDecoder = 6;  // before self-attention, after it, the same of cross-attention, and as above
+  int64_t encoder_layers, decoder_layers;
+
+  explicit QuantizationSites(const WhisperConfig& c)
+      : encoder_layers(c.encoder.layers), decoder_layers(c.decoder.layers) {}
+  int64_t encoder(size_t layer) const { return kEncoder * static_cast<int64_t>(layer); }
+  int64_t sound() const { return kEncoder * encoder_layers; }  // keys and values of cross-attention
+  int64_t decoder(size_t layer) const { return sound() + 1 + kDecoder * static_cast<int64_t>(layer); }
+  int64_t head() const { return sound() + 1 + kDecoder * decoder_layers; }
+  int64_t count() const { return head() + 1; }
+};
+
 /// What lies between ops. "act" is the plan's dtype.
 struct WhisperBuffers {
   Tensor hann, filters;               // [kWindow], [mels, kWindow / 2 + 1] f32
   Tensor logs, frame_peak;            // [W frames, mels], [W frames] f32
   Tensor mel;                         // [W frames, mels] act
   Tensor patches, thin;               // [W frames, 3 max(mels, H / 2)] and [W frames, H] act: of the convolutions
-  Tensor hidden, normed, qkv, attended, inner;  // of W source rows
+  Tensor hidden, qkv, attended, inner;  // of W source rows
+  CodeBuffers entering;                 // ... on their way into products
   Tensor sound_slot;                  // [W source] i32: t / source
   std::vector<Tensor> cross_k, cross_v;  // a layer: [W, source, Hd, D] act
   struct {
-    Tensor hidden, branch, normed, qkv, q, attended, inner, last;  // of T rows
+    Tensor hidden, branch, qkv, q, attended, inner, last;  // of T rows
+    CodeBuffers entering;
     std::vector<Tensor> cross_q;      // a layer: [T, H], kept for align()
     Tensor logits;                    // [T, V] f32
   } text;
   Tensor attention;                      // [kHeadsAtOnce T, source] f32: weights of some heads, for align()
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S positions, 1, Hd, D] act
+  Tensor act_scales;                     // [QuantizationSites::count()] f32, of a plan with fixed scales
 };
 
 struct WhisperContext {
@@ -60,6 +79,7 @@ struct WhisperContext {
   const WhisperWeights& weights;
   const WhisperBuffers& buffers;
   engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
+  Enters enters = {};                  // of a calibration
 };
 
 /// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held

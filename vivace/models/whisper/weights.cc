@@ -14,7 +14,9 @@ constexpr PrecisionPlan kPlans[] = {
     {"f32", DType::f32, DType::f32, true, "f32"},
     {"bf16", DType::bf16, DType::bf16, false, "f32"},
     {"f16", DType::f16, DType::f16, false, "f32"},
-    {"w8a16", DType::bf16, DType::e4m3, false, "f32"},  // e4m3 weights of a step, with a scale a row
+    {"w8a16", DType::bf16, DType::e4m3, false, "f32"},      // e4m3 weights of a step, with a scale a row
+    {"fp8", DType::bf16, DType::e4m3, false, "f32", true},  // e4m3 in all products but the convolutions', bf16 between
+    {"fp8_static", DType::bf16, DType::e4m3, false, "f32", true, true},
     {"q8", DType::f32, DType::q8_0, false, "q8"},       // int8 weights in blocks of 32 meet activations as int8
 };
 
@@ -102,8 +104,8 @@ class Loader {
                                                                                   : plan_.matrix;
   }
   /// A step reads weights for a few rows, and fewer bytes are quicker; 1,500 rows of a window are held back by the
-  /// products themselves, which dequantizing on the way does not make quicker.
-  bool eight() const { return plan_.matrix == DType::e4m3 && !of_windows_; }
+  /// products themselves, which dequantizing on the way does not make quicker, and e4m3 rows do.
+  bool eight() const { return plan_.matrix == DType::e4m3 && (plan_.eight || !of_windows_); }
   DType vector_dtype(const Tensor& t) const {
     return plan_.stored || info(plan_.hidden).bytes == 4 ? t.dtype : plan_.hidden;
   }

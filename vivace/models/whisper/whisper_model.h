@@ -33,6 +33,7 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) override;
   Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) override;
+  Result<std::vector<float>> calibrate(std::span<const std::span<const float>> sounds, double percentile) override;
   Result<engine::Profile> profile(int windows, int rows, bool in_step) override;
   Result<engine::WorkTimes> work_times() const override;
 
@@ -87,7 +88,7 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   void declare_buffers();
   Status fill_constants();
   Status capture();
-  WhisperContext context() const { return {config_, plan_, weights_, buffers_, nullptr}; }
+  WhisperContext context() const { return {config_, plan_, weights_, buffers_, nullptr, enters_}; }
   /// The points of a graph, none before place_gates() has looked.
   engine::GateMarks marks(exec::ShapeKey key) const;
   /// Times the launches of a graph with all its rows, and finds its gates.
@@ -121,6 +122,8 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   Status feed(int window, std::span<const int32_t> tokens, const Spans& spans,
               const std::function<int32_t(size_t)>& asked_of, const std::function<Status(size_t, size_t)>& each);
   Status check(const engine::SpeechRequest& r) const;
+  /// A window and its greedy text, for calibrate().
+  Status show_window(std::span<const float> samples, int64_t first, float peak);
   Status check_window(const char* call, int window) const;
   /// Runs the prompts; the first token of every candidate.
   Status begin(std::vector<Group>& groups, std::vector<engine::Transcript>* out);
@@ -159,6 +162,7 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   engine::WorkTimes work_;
   bool gating_ = false;             // every point is passed: place_gates() looks
   int windows_ = 0;                 // that are encoded
+  Enters enters_;                   // while calibrate() looks: nothing is replayed
   std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
   float* host_logits_ = nullptr;
   std::vector<int32_t> lines_;      // of page tables, while candidates change places
