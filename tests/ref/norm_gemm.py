@@ -105,6 +105,7 @@ CASES = [
     case(2, 40, 384, "f16", "f16", {"kind": "layer"}, ports=("weight", "norm_bias", "residual", "rows"), rows=1),
     case(2, 40, 264, "bf16", "bf16", {"kind": "layer", "epilogue": "silu", "gated": True}, ports=("scale", "shift"), R=2),
     case(1, 64, 1040, "bf16", "e4m3", {"kind": "layer"}, ports=("weight", "normed_scale", "w_scale"), normed="e4m3", distributions=("normal", "zero")),
+    *[case(t, 96, 1280, "bf16", "e4m3", {"kind": "layer", "epilogue": "gelu_erf"}, ports=("weight", "norm_bias", "bias", "normed_scale", "w_row_scale", "out_scale"), normed="e4m3", out="e4m3", distributions=("normal", "zero")) for t in (1, 3)],
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
     case(4, 40, 100, "f32", "f32", {"eps": 1e-3, "epilogue": "relu2"}, ports=("weight", "bias"), kinds={"bias": "f32"}),
     case(3, 24, 72, "f16", "f16", {"epilogue": "gelu_erf"}, ports=("weight", "bias"), kinds={"bias": "f16"}),

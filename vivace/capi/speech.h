@@ -28,8 +28,8 @@ typedef struct vv_speech_options {
 VV_API vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out);
 VV_API void vv_speech_destroy(vv_speech* speech);
 
-/* Setup. Scales for vv_speech_options.act_scales from what `count` samples of one channel, full scale 1, 16,000 a second,
- * and the text that is heard in them bring to each activation quantization point, of a model loaded as "f32" or "bf16";
+/* Setup. Scales for vv_speech_options.act_scales from what `count` samples of one channel, full scale 1, 16,000 a
+ * second, and their text bring to each activation quantization point, of a model loaded as "f32" or "bf16";
  * `percentile` in (0, 100] of their windows' largest magnitudes counts. *scale_count is how many scales there are; the
  * first `capacity` are written, none where scales is NULL. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
  * VV_CORRUPT_DATA. */

@@ -6,7 +6,8 @@
 namespace vivace::engine {
 
 struct SpeechOptions {
-  std::string device = "auto", precision = "auto";  // precision: auto | f32 | bf16 | f16 | w8a16 | fp8 | fp8_static | q8
+  std::string device = "auto";
+  std::string precision = "auto";  // | f32 | bf16 | f16 | w8a16 | fp8 | fp8_static | q8
   int threads = 0;
   int windows = 1;              // encoded together
   int rows = 5;                 // that decode together: candidates of all windows

@@ -18,7 +18,7 @@ struct PrecisionPlan {
   DType matrix;     // of matrices, but the convolutions' and the embedding where that is a block format or e4m3
   bool stored;      // matrices stay as the checkpoint has them
   const char* act;  // how activations enter a product with block-quantized weights: gemm's `act`
-  bool eight = false;  // matrices that windows meet are `matrix` too, and rows enter products as e4m3, with a scale a row
+  bool eight = false;  // matrices that windows meet are `matrix` too; rows enter products as e4m3 with a scale each
   bool fixed = false;  // ... or a scale a quantization point, which calibration found
 };
 /// Errors: InvalidArgument lists the plans.
