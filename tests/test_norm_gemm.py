@@ -1,6 +1,7 @@
 """Rules between ports of norm_gemm and of norms behind products, and norm_gemm's two parts beside the whole, on the host."""
 import numpy as np
 import pytest
+from ml_dtypes import float8_e4m3fn
 
 from vivace import ops
 from vivace.errors import InvalidArgumentError, InvalidShapeError
@@ -52,3 +53,39 @@ def test_a_norm_behind_a_product_has_one_factor():
     assert (out["squares"] == 7).all()
     ops.rms_rows(x=x, weight=f * 3, **out)
     assert (out["scaled"] == 3).all() and (out["squares"] == 8).all()
+
+
+@pytest.mark.parametrize("scaled, scale, got", [(float8_e4m3fn, False, "e4m3 without it"), (np.float32, True, "f32 with it"), (np.float16, False, "f16 without it")])
+def test_rows_behind_which_a_norm_is_taken_are_e4m3_with_their_scale(scaled, scale, got):
+    x = np.ones((2, 16), np.float32)
+    out = {"scaled": np.zeros((2, 16), scaled), "squares": np.full((2, 2), 7, np.float32)} | ({"scaled_scale": np.ones(1, np.float32)} if scale else {})
+    with pytest.raises(InvalidArgumentError, match=f"rms_rows: port scaled: wanted x's f32 without scaled_scale, or e4m3 with it, got {got}"):
+        ops.rms_rows(x=x, **out)
+    with pytest.raises(InvalidArgumentError, match=f"gemm_rms_rows.*port scaled.*got {got}"):
+        ops.gemm_rms_rows(x=x, w=np.eye(16, dtype=np.float32), out=np.empty_like(x), **out)
+    assert (out["squares"] == 7).all()
+
+
+def test_a_scale_of_such_rows_is_above_zero():
+    out = {"scaled": np.zeros((2, 16), float8_e4m3fn), "squares": np.zeros((2, 2), np.float32), "scaled_scale": np.zeros(1, np.float32)}
+    with ops.checked(), pytest.raises(InvalidArgumentError, match="port scaled_scale: a scale is finite and above zero"):
+        ops.rms_rows(x=np.ones((2, 16), np.float32), **out)
+
+
+def test_a_chain_in_e4m3_is_norms_and_products():
+    """norm(h) W by the rows that gemm_rms_rows leaves in e4m3: the float64 answer within what four bits of each value make, also of rows
+    that are 2^10 times smaller than others, by one scale of all."""
+    rng = np.random.default_rng(11)
+    T, H, M = 9, 256, 64
+    x, w, next_w = rng.standard_normal((T, 64)), rng.standard_normal((H, 64)), rng.standard_normal((M, H)) / 16
+    h, scale = rng.standard_normal((T, H)), rng.standard_normal((1, H)) * 0.3
+    sizes = 2.0 ** -np.arange(0, 11)[:T, None] * np.where(np.arange(T)[:, None] == T - 1, 2.0**-2, 1)
+    h, x = h * sizes, x * sizes
+    out = {"out": np.empty((T, H), np.float32), "scaled": np.empty((T, H), float8_e4m3fn), "squares": np.empty((T, H // 8), np.float32)}
+    total = h + x @ w.T
+    s = np.array([np.abs(total * (1 + scale)).max() / 448], np.float32)
+    ops.gemm_rms_rows(x=x.astype(np.float32), w=w.astype(np.float32), residual=h.astype(np.float32), scale=scale.astype(np.float32), scaled_scale=s, **out)
+    codes, y = next_w.astype(float8_e4m3fn), np.empty((T, M), np.float32)
+    ops.rms_gemm(x=out["scaled"], squares=out["squares"], row_scale=np.empty(T, np.float32), w=codes, x_scale=s, out=y)
+    want = total / np.sqrt((total**2).mean(-1, keepdims=True)) * (1 + scale) @ codes.astype(np.float64).T
+    assert (np.linalg.norm(y - want, axis=1) <= 0.04 * np.linalg.norm(want, axis=1)).all()

@@ -21,7 +21,9 @@ class Form:
         self.inputs = [p for p in self.ports if p["io"] == "in" or p in self.updates]
         self.optional_outs = [p for p in self.ports if p["io"] == "out" and p["optional"]]
         self.optional_updates = [p for p in self.ports if p["io"] == "inout" and p["optional"]]
-        self.typed = [p for p in self.outs if "|" in p["dtypes"]]
+        inputs = {p["name"] for p in self.inputs}
+        self.by_scale = [p for p in self.outs if p["name"] != "out" and f"{p['name']}_scale" in inputs]  # e4m3 where their scale is given
+        self.typed = [p for p in self.outs if "|" in p["dtypes"] and p not in self.by_scale]
 
         # Outputs whose shapes do not follow from the inputs', or from optional ones alone: the caller says them, or may.
         required = [i for i in self.inputs if not i["optional"]]
@@ -63,6 +65,8 @@ class Form:
             return types[port["dtypes"][1:]]
         allowed = port["dtypes"].split("|")
         first = next(iter(types.values()))
+        if port in self.by_scale:
+            return "e4m3" if f"{port['name']}_scale" in types else types.get("out", first)
         wanted = asked if asked is not None and port in self.typed else first if first in allowed else allowed[0]
         if wanted not in allowed:
             raise InvalidArgumentError(f"{self.name}: dtype: {port['name']} is one of {port['dtypes']}, got {wanted}")

@@ -78,6 +78,8 @@ CASES = [
     case(17, 48, 264, "f16", {"gated": True, "epilogue": "silu"}, ("rows",), rows=9),
     case(33, 64, 512, "e4m3", GATED, ("x_scale", "w_row_scale", "out_scale"), w="e4m3", out="e4m3", distributions=("normal",)),
     case(9, 40, 320, "e4m3", {"epilogue": "gelu_erf"}, ("x_scale", "w_scale"), w="e4m3", out="bf16", distributions=("normal",)),
+    case(50, 4096, 1024, "e4m3", GATED, ("bias", "x_scale", "w_row_scale", "out_scale"), w="e4m3", out="e4m3", distributions=("normal",), note="the action expert in e4m3"),
+    case(50, 2560, 1024, "e4m3", None, ("bias", "x_scale", "w_row_scale"), w="e4m3", out="bf16", distributions=("normal",)),
     case(5, 24, 100, "f32", {"epilogue": "relu2"}, ("bias",)),
     case(4, 24, 72, "f16", {"epilogue": "relu"}, ("bias",), kinds={"bias": "f16"}),
     case(70, 40, 136, "bf16", None, (), distributions=("normal",), note="more tokens than the one kernel takes"),

@@ -20,7 +20,8 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       out("out", "T,N", "f32|bf16|f16", "result", "residual"),
       read_ahead(opt_in("weight", "N", "f32|bf16|f16", "weight of the norm behind, see rms_rows; not with scale")),
       opt_in("scale", "Q,N", "=out", "adaptive scale of the norm behind, see rms_rows: row min(t, Q-1)"),
-      out("scaled", "T,N", "=out", "out * weight or out * (1 + scale)"),
+      out("scaled", "T,N", "f32|bf16|f16|e4m3", "out * weight or out * (1 + scale), in out's type or in e4m3"),
+      opt_in("scaled_scale", "1", "f32", "static quantization scale of an e4m3 scaled, see rms_rows"),
       out("squares", "T,(N+7)/8", "f32", "sum of the squares of each 8 columns of out"),
       rows_port(),
   };
@@ -31,7 +32,8 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
           "A product and, of its rows, what the product behind an RMS norm takes: rows times their factors, and sums "
           "of squares.",
       .formula =
-          "out = gemm(x, w, bias, gate, residual, scales), rounded; scaled, squares = rms_rows(out, weight, scale). "
+          "out = gemm(x, w, bias, gate, residual, scales), rounded; scaled, squares = rms_rows(out, weight, scale, "
+          "scaled_scale). "
           "Rounding points are those of gemm and rms_rows.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
@@ -66,6 +68,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
                               {"weight", c["weight"]},
                               {"scale", c["scale"]},
                               {"scaled", c["scaled"]},
+                              {"scaled_scale", c["scaled_scale"]},
                               {"squares", c["squares"]},
                               {"rows", c["rows"]}},
                              {}));
@@ -86,11 +89,12 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       const DType t = a.g.out_dtype, weight = a.next.weight_dtype;
       const bool known = a.next.weight == nullptr ||
                          ((weight == t || weight == DType::f32) && vectorizable(a.next.weight, 0, weight, 2));
+      const DType scaled = a.next.scaled_dtype();
       if (!p || info(t).bytes != 2 || a.g.N % kernels::kRmsColumns != 0 || !known ||
-          (a.next.scale != nullptr && a.next.R != 1) || !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) ||
+          (a.next.scale != nullptr && a.next.R != 1) || !vectorizable(a.next.scaled, a.next.scaled_stride, scaled, 2) ||
           !vectorizable(a.next.scale, 0, t, 2))
         return Maybe();
-      p->epilogue |= kernels::kEpilogueNext;
+      p->epilogue |= kernels::kEpilogueNext | (scaled == DType::e4m3 ? int32_t{kernels::kEpilogueNextFp8} : 0);
       return Maybe(Key{a.g.x_dtype, t, *p});
     }
     static std::string instance(const Key& k) { return rms_gemm::Gpu::expression("gemm_rms_rows", k.x, k.out, k.p); }
@@ -103,7 +107,8 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
                    .squares = a.next.squares,
                    .scaled_stride = a.next.scaled_stride,
                    .squares_stride = a.next.squares_stride,
-                   .weight_f32 = a.next.weight != nullptr && a.next.weight_dtype == DType::f32};
+                   .weight_f32 = a.next.weight != nullptr && a.next.weight_dtype == DType::f32,
+                   .scaled_scale = a.next.scaled_scale};
       launch->set_args(args);
       return {};
     }
@@ -120,12 +125,15 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
-      const auto one = [&](DType x, int T, int N, int K, bool gate) {
+      const auto one = [&](DType x, int T, int N, int K, bool gate, bool scaled = false) {
         static const char kAligned[16] = {};
+        static const float kOne = 1;
         Args a{};
         a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = a.next.dtype = DType::bf16;
         a.g.T = T, a.g.N = N, a.g.K = K, a.g.x_stride = a.g.w_stride = K, a.g.out_stride = a.g.residual_stride = N;
         a.g.residual = kAligned, a.g.gate = gate ? kAligned : nullptr, a.g.gate_rows = 1;
+        a.next.scaled_scale = scaled ? &kOne : nullptr;
+        a.g.w_row_scale = scaled && x == DType::e4m3 ? &kOne : nullptr;
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
       };
       // One of each kind; see rms_gemm.
@@ -134,6 +142,8 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       one(DType::bf16, 16, 4096, 4096, false);  // in two
       one(DType::bf16, 32, 2048, 2048, false);
       one(DType::bf16, 64, 8192, 4096, false);  // whole
+      for (const int K : {2048, 4096}) one(DType::e4m3, 50, 1024, K, true, true);  // of e4m3, for e4m3
+      one(DType::bf16, 64, 8192, 4096, false, true);
     }
   };
 };

@@ -154,10 +154,12 @@ struct rms_gemm : TwoParts<rms_gemm> {
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
       // One of each kind; a model's own are compiled when they are first used, and without a compiler the parts run.
-      const auto one = [&](DType x, int T, int N, int K, bool gated) {
+      const auto one = [&](DType x, int T, int N, int K, bool gated, bool bias = false, DType out = DType::bf16) {
         static const float kOne = 1;
         Args a{};
-        a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = DType::bf16, a.g.x_row_scale = &kOne;
+        a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = out, a.g.x_row_scale = &kOne;
+        a.g.bias = bias ? &kOne : nullptr, a.g.bias_dtype = DType::f32, a.g.w_row_scale = bias ? &kOne : nullptr;
+        a.g.out_scale = out == DType::e4m3 ? &kOne : nullptr;
         a.g.T = T, a.g.N = N, a.g.K = K, a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
         a.g.gated = gated, a.g.epilogue = gated ? kernels::Activation::gelu_tanh : kernels::Activation::none;
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
@@ -168,6 +170,9 @@ struct rms_gemm : TwoParts<rms_gemm> {
       one(DType::bf16, 16, 2560, 1024, false);
       one(DType::bf16, 32, 24576, 4096, true);
       one(DType::e4m3, 50, 8192, 1024, true);
+      // A flow's expert in e4m3.
+      one(DType::e4m3, 50, 8192, 1024, true, true, DType::e4m3);
+      one(DType::e4m3, 50, 2560, 1024, false, true);
     }
   };
 };

@@ -8,6 +8,7 @@ namespace vivace::cpu {
 void rms_rows(const kernels::RmsRowsArgs& a, Pool& pool) {
   constexpr int64_t kColumns = kernels::kRmsColumns;
   const int64_t T = a.rows ? std::clamp<int64_t>(*a.rows, 0, a.T) : a.T;
+  const float by = a.scaled_scale != nullptr ? *a.scaled_scale : 1.0f;
   for_rows(pool, T, a.H, [&](int64_t t) {
     float* const squares = a.squares + t * a.squares_stride;
     for (int64_t col = 0; col < a.H; col += kColumns) {
@@ -26,7 +27,7 @@ void rms_rows(const kernels::RmsRowsArgs& a, Pool& pool) {
         load_f32(a.weight, a.weight_dtype, col, n, scale);
         for (int64_t i = 0; i < n; ++i) x[i] *= scale[i];
       }
-      store_f32(a.scaled, a.dtype, t * a.scaled_stride + col, n, x);
+      store_scaled(a.scaled, a.scaled_dtype(), t * a.scaled_stride + col, n, x, by);
     }
   });
 }

@@ -81,6 +81,8 @@ inline constexpr int32_t kEpilogueAny = 0, kEpilogueFast = 1, kEpilogueBias = 2,
                          kEpilogueResidual = 8, kEpilogueGated = 16, kEpilogueRowScales = 32, kEpilogueTokenScales = 64,
                          kEpilogueActivation = 256,    // the last times the Activation, of eight
     kEpilogueTokenNorms = 2048, kEpilogueNext = 4096;  // see rms_gemm, gemm_rms_rows
+/// Beside kEpilogueNext. No variable, whose address every kernel's constants would have.
+enum : int32_t { kEpilogueNextFp8 = 8192 };
 
 /// Hopper: TMA fills a pipeline of `stages` in shared memory, and consumer warpgroups multiply 64 rows of W each by the
 /// tile's tokens. Split-K: partial sums of `split` parts of K are added in pairs, the pairs in the order of K. A block
@@ -158,14 +160,15 @@ struct GemmWgmma {
 /// Where kEpilogueTokenNorms: threads of a block that make its tokens' factors, behind those of P.threads().
 inline constexpr int kTokenNormThreads = 128;
 
-/// Where kEpilogueNext: what rms_rows makes of out's rows.
+/// Where kEpilogueNext: what rms_rows makes of out's rows; kEpilogueNextFp8: `scaled` is e4m3.
 struct GemmNext {
   const void* weight;  // [N] out_dtype or, where it says so, f32; or null
   const void* scale;   // [N] out_dtype, or null; not both
-  void* scaled;        // [T, N] out_dtype
+  void* scaled;        // [T, N] out_dtype, or e4m3
   float* squares;      // [T, N / 8]
   int64_t scaled_stride, squares_stride;
   bool weight_f32;
+  const float* scaled_scale;  // [1] of an e4m3 `scaled`, else null
 };
 
 struct GemmWgmmaArgs {

@@ -212,7 +212,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     return Merge::kItems / 64 % kWarps == 0 || at < Merge::kItems / 64;
   };
   WgmmaGatedPiece<Out, P, kPairs> both[kBoth];
-  WgmmaNextPiece<Out, kPairs> then[kPieces];
+  WgmmaNextPiece<Out, kPairs, P.has(kEpilogueNextFp8)> then[kPieces];
   const auto aim = [&] {
     if constexpr (kDirect && !kGated) {
 #pragma unroll
@@ -234,6 +234,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   const GemmEpilogue<Out> epilogue(a);  // of what decides at run time
   const bool vector = epilogue.template wide<4>();
   WgmmaEpilogue<Out, P> out(a);
+  float next_scale = 1.0f;
+  if constexpr (P.has(kEpilogueNextFp8)) next_scale = *args.next.scaled_scale;
   int before = 1;  // parity of the tile before
   bool normed = !P.has(kEpilogueTokenNorms);
   bool next = counted && !coord.narrow(M, stride, &i);
@@ -322,7 +324,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
           int count[kPieces];
 #pragma unroll
           for (int p = 0; p < kPieces; ++p) count[p] = item(p, &t, &n) && n < a.N ? M - t : 0;
-          then[0].leave(args.next, then, count, word);
+          then[0].leave(args.next, next_scale, then, count, word);
         }
       } else {
         ptx::named_barrier<2 * P.rows>(1);
@@ -352,7 +354,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         piece[p].words(a, out.scale, t, M, y, word[0]);
         piece[p].turn(word[0]);
         piece[p].store(a, t, n, M, word[0]);
-        if constexpr (kNext) then[0].leave(args.next, then + p, {n < a.N ? M - t : 0}, word);
+        if constexpr (kNext) then[0].leave(args.next, next_scale, then + p, {n < a.N ? M - t : 0}, word);
       }
     } else if constexpr (P.staged > 0) {
       WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).leave(out, pipeline, acc, t0, rows0, M, before);

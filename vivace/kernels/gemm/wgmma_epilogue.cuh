@@ -9,6 +9,7 @@
 #include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/words.cuh"
+#include "vivace/kernels/tile/divide.cuh"
 
 namespace vivace::kernels {
 
@@ -323,7 +324,8 @@ struct WgmmaPiece {
 };
 
 /// What rms_rows makes of a piece, beside it: the next product's rows and the sums of the squares of its eight columns.
-template <class Out, int kPairs>
+/// kFp8: these rows in e4m3.
+template <class Out, int kPairs, bool kFp8>
 struct WgmmaNextPiece {
   float factor[2];
   int64_t scaled_at, squares_at;  // elements
@@ -351,9 +353,9 @@ struct WgmmaNextPiece {
     for (int e = 0; e < 2; ++e) factor[e] = __fadd_rn(1.0f, half_of<Out>(pair, e));
   }
   /// Of kCount pieces, turned, side by side: one after the other each would wait for its own sums. count: tokens from
-  /// each one's first on; none where it has no columns.
+  /// each one's first on; none where it has no columns. scaled_scale: loaded long before.
   template <int kCount>
-  __device__ __forceinline__ static void leave(const GemmNext& next, const WgmmaNextPiece* piece,
+  __device__ __forceinline__ static void leave(const GemmNext& next, float scaled_scale, const WgmmaNextPiece* piece,
                                                const int (&count)[kCount], const uint32_t (&word)[kCount][kPairs]) {
     const int token = threadIdx.x % 32 / 4;
     float sum[kCount][kPairs];
@@ -362,10 +364,19 @@ struct WgmmaNextPiece {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         const float first = half_of<Out>(word[p][i], 0), second = half_of<Out>(word[p][i], 1);
-        if (8 * i + token < count[p])
-          *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + piece[p].scaled_at +
-                                       8 * i * next.scaled_stride) =
-              ptx::pack<Out>(__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1]));
+        if constexpr (kFp8) {
+          float v[2] = {__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1])};
+          RoughDivider(scaled_scale).divide_flat(v);
+          if (8 * i + token < count[p])
+            *reinterpret_cast<uint16_t*>(static_cast<unsigned char*>(next.scaled) + piece[p].scaled_at +
+                                         8 * i * next.scaled_stride) =
+                static_cast<uint16_t>(ptx::pack_e4m3(v[0], v[1]));
+        } else {
+          if (8 * i + token < count[p])
+            *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + piece[p].scaled_at +
+                                         8 * i * next.scaled_stride) =
+                ptx::pack<Out>(__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1]));
+        }
         sum[p][i] = rms_pair(first, second);
       }
 #pragma unroll

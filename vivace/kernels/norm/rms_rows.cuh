@@ -4,11 +4,12 @@
 #include "vivace/kernels/norm/rms.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/tile/as_float.cuh"
+#include "vivace/kernels/tile/divide.cuh"
 
 namespace vivace::kernels {
 
-/// Grid: T blocks. Moves x in and out once, and a float for 8 columns.
-template <class X, RmsRowsPolicy P>
+/// Grid: T blocks. Moves x in and out once, and a float for 8 columns. `Scaled`: X or e4m3.
+template <class X, RmsRowsPolicy P, class Scaled = X>
 __global__ void __launch_bounds__(P.threads) rms_rows(const __grid_constant__ RmsRowsArgs a) {
   ptx::launch_dependents();
   ptx::dependency_wait();
@@ -17,7 +18,9 @@ __global__ void __launch_bounds__(P.threads) rms_rows(const __grid_constant__ Rm
   const X* const x = static_cast<const X*>(a.x) + t * a.x_stride;
   const X* const scale =
       a.scale == nullptr ? nullptr : static_cast<const X*>(a.scale) + min(t, int64_t{a.R - 1}) * a.scale_stride;
-  X* const scaled = static_cast<X*>(a.scaled) + t * a.scaled_stride;
+  Scaled* const scaled = static_cast<Scaled*>(a.scaled) + t * a.scaled_stride;
+  float by = 1.0f;
+  if constexpr (!kIsSame<X, Scaled>) by = *a.scaled_scale;
   const auto get = [&](const X* from, int col, float (&v)[8]) {
     if constexpr (P.aligned) {
       load<8>(from + col, v);
@@ -44,12 +47,13 @@ __global__ void __launch_bounds__(P.threads) rms_rows(const __grid_constant__ Rm
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(v[i], factor[i]);
     }
+    if constexpr (!kIsSame<X, Scaled>) RoughDivider(by).divide_flat(v);
     if constexpr (P.aligned) {
       store<8>(scaled + col, v);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        if (col + i < a.H) scaled[col + i] = from_float<X>(v[i]);
+        if (col + i < a.H) scaled[col + i] = from_float<Scaled>(v[i]);
     }
   }
 }

@@ -12,12 +12,15 @@ struct RmsRowsArgs {
   const void* x;        // [T, H] dtype
   const void* weight;   // [H] weight_dtype, or null
   const void* scale;    // [R, H] dtype, or null; not both
-  void* scaled;         // [T, H] dtype
+  void* scaled;         // [T, H] dtype, or e4m3
   float* squares;       // [T, ceil(H / kRmsColumns)]
   const int32_t* rows;  // [1] device-side T, or null
   int64_t x_stride, scale_stride, scaled_stride, squares_stride;  // elements a row
   int32_t T, H, R;
   DType dtype, weight_dtype;
+  const float* scaled_scale;  // [1] static quantization scale of an e4m3 `scaled`, else null
+
+  VV_HD DType scaled_dtype() const { return scaled_scale != nullptr ? DType::e4m3 : dtype; }
 };
 
 /// A block a row.
