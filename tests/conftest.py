@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 COUNTED = {"test_result": None, "test_same_bits": "same_bits", "test_row_count": "row_count"}
-MODELS = ("model_steps", "pages", "fp4", "int4", "layer_stream", "drafts", "calibrate", "verify", "policy", "policy_forms", "demo", "whisper", "groot", "groot_n16", "smolvla", "qwen3_vl", "images", "hybrid", "hybrid_reuse", "mtp", "groot_frames")  # whole models, where --device says
+MODELS = ("model_steps", "pages", "fp4", "int4", "layer_stream", "drafts", "calibrate", "verify", "policy", "policy_forms", "policy_expert", "demo", "whisper", "groot", "groot_n16", "smolvla", "qwen3_vl", "images", "hybrid", "hybrid_reuse", "mtp", "groot_frames")  # whole models, where --device says
 
 
 def pytest_addoption(parser):

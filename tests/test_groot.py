@@ -363,7 +363,7 @@ def test_calls_that_it_has_no_answer_to(model):
 
 @pytest.mark.parametrize("options,message", [
     (dict(embodiment=3), "embodiment: wanted 0 to 2"), (dict(precision="int4"), "precision: wanted auto, f32, bf16, fp8, fp8_static, got 'int4'"), (dict(num_views=17), "num_views"), (dict(action_horizon=65), "action_horizon: wanted 1 to 64"),
-    (dict(batch=0), "batch"), (dict(delta=[True]), "delta"), (dict(robot="droid"), "embodiment_id.json"), (dict(resize="openpi"), "resize"), (dict(config="pi05"), "config pi05"), (dict(codec="x"), "codec"),
+    (dict(batch=0), "batch"), (dict(delta=[True]), "delta"), (dict(robot="droid"), "embodiment_id.json"), (dict(resize="openpi"), "resize"), (dict(config="pi05"), "config pi05"), (dict(codec="x"), "codec"), (dict(expert="e4m3"), "expert: not an option of"),
     (dict(statistics="some"), "statistics"), (dict(prompt_tokens=5000), "prompt_tokens"), (dict(num_steps=-1), "num_steps"),
 ])
 def test_bad_options(options, message):

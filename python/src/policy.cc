@@ -51,12 +51,13 @@ std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& 
                                     int threads, int views, int horizon, int steps, int batch, int prompt_tokens,
                                     int codes, const std::string& codec, std::vector<float> act_scales, bool eager,
                                     double partition, bool random_weights, int embodiment, const Tenant* tenant,
-                                    bool keep_partition) {
+                                    bool keep_partition, const std::string& expert) {
   engine::PolicyOptions options{
       config,  device,    precision,     resize, statistics, std::move(delta), robot, std::move(act_scales),
       threads, views,     horizon,       steps,  batch,      prompt_tokens,    codes, codec,
       eager,   partition, random_weights};
   options.embodiment = embodiment;
+  options.expert = expert;
   if (tenant != nullptr) options.urgent = tenant->tenant->urgent(), options.gates = tenant->tenant->gates(),
     options.most_bytes = tenant->tenant->most_bytes(), options.switches = partition != 0 && !keep_partition;
   auto loaded = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
@@ -313,7 +314,7 @@ void add_policy(nb::module_& m) {
         nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_action_tokens") = 0, nb::arg("codec") = "",
         nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0,
         nb::arg("random_weights") = false, nb::arg("embodiment") = -1, nb::arg("tenant").none() = nb::none(),
-        nb::arg("keep_partition") = false);
+        nb::arg("keep_partition") = false, nb::arg("expert") = "bf16");
   m.def("policy_family", [](const std::string& path) {
     auto family = models::policy_family(path);
     check(family.status());

@@ -373,7 +373,7 @@ LOAD = {
     "max_waiting_tokens": whole(1, INT64 - 1), "priority_ageing": real,
 }
 POLICY = {
-    **dict.fromkeys(("config", "device", "precision", "resize", "statistics", "robot"), utf8), "delta": flags, "random_weights": flag, "percentile": percent(0), "partition": maybe(real), "keep_partition": flag,
+    **dict.fromkeys(("config", "device", "precision", "expert", "resize", "statistics", "robot"), utf8), "delta": flags, "random_weights": flag, "percentile": percent(0), "partition": maybe(real), "keep_partition": flag,
     "tokenizer": maybe(path), "codec": path, "calibration": maybe(lambda v: v), "tenant": maybe(place), "embodiment": maybe(embodiment),
     **{name: whole(-INT32, INT32 - 1) for name in ("num_views", "action_horizon", "num_steps", "batch", "prompt_tokens", "threads", "max_action_tokens")},
 }

@@ -16,7 +16,7 @@ from vivace.options import path as path_text
 _STAGES = ("context", "actions", "whole")  # as PolicyModel::Stage
 
 
-def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None, keep_partition=False,
+def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", expert="bf16", partition=None, keep_partition=False,
                 threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_action_tokens=0, calibration=None, percentile=100.0, random_weights=False, embodiment=None, tenant=None, **unknown) -> "Policy":
     """Loads a policy: what vivace.load_model(path, config=...) does.
 
@@ -33,6 +33,8 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "fp8" (a scale a token), or "fp8_static": scales found by running
     `calibration`, a list of dicts with predict()'s arguments, in bf16; `percentile` of the magnitudes that they
     bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan, the shapes and the observations.
+    expert: what the products of the action expert read in "fp8_static": "bf16", or of pi05 "e4m3", calibrated as the rest is (with "bf16" and
+    "f32" the policy stays as it is, and its calibrate() gives the scales of the expert too). docs/models/pi05.md says what it costs in accuracy.
     partition: a share of a GPU's multiprocessors, in (0, 1), which no other policy of this process with a share runs on; None is all
     of the GPU. report()["multiprocessors"] says how many it became. The same bits either way. Of a scheduler's tenant (tenant=) a call has the whole GPU where no
     tenant with a partition works and no guaranteed call runs or waits when it begins (docs/scheduling.md), unless keep_partition=True.
@@ -40,7 +42,7 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
     """
-    given = dict(config=config, num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, device=device, precision=precision, partition=partition, keep_partition=keep_partition,
+    given = dict(config=config, num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, device=device, precision=precision, expert=expert, partition=partition, keep_partition=keep_partition,
                  threads=threads, resize=resize, statistics=statistics, robot=robot, delta=delta, tokenizer=tokenizer, codec=codec, max_action_tokens=max_action_tokens, calibration=calibration, percentile=percentile,
                  random_weights=random_weights, embodiment=embodiment, tenant=tenant)
     given = checked("load_policy", POLICY, given | unknown)
@@ -164,7 +166,8 @@ class Policy(Loaded):
         from vivace.calibrate import checkpoint_digest, kept
 
         given = self._observations("calibration", observations)
-        seen = hashlib.sha256(json.dumps([checkpoint_digest(self._path), "fp8_static", "context", percentile, self._loaded[0]]).encode())
+        options = {name: value for name, value in self._loaded[0].items() if (name, value) != ("expert", "bf16")}  # as before there was a choice
+        seen = hashlib.sha256(json.dumps([checkpoint_digest(self._path), "fp8_static", "context", percentile, options]).encode())
         for o in given:
             for value in [*o["frames"], o["tokens"], o["state"], o["noise"], o["seed"], o["action_prefix"]]:
                 seen.update(b"-" if value is None else self._np.ascontiguousarray(value).tobytes() + b"|")

@@ -64,6 +64,12 @@ static void test_refused_loads(const char* path) {
   EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "struct_size");
   EXPECT(policy == NULL);
   o = options_of(path);
+  o.expert = "fp8";
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "wanted bf16 or e4m3");
+  o.expert = "e4m3";
+  o.precision = "fp8";
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "takes its scales from calibration");
+  o = options_of(path);
   o.partition = 1.5;
   EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "partition");
   o.partition = 0.5;

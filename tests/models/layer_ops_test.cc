@@ -70,7 +70,7 @@ TEST_P(DeferredNormTest, IsTheNormOfItsProduct) {
   ASSERT_TRUE(op.linear({x}, first, hidden).ok());
   ASSERT_TRUE(op.norm(hidden, by, normed).ok());
   ASSERT_TRUE(op.linear(normed, second, want).ok());
-  ASSERT_TRUE(op.linear_then_defer(x, first, again, {}, by, deferred).ok());
+  ASSERT_TRUE(op.linear_then_defer({x}, first, again, {}, by, deferred).ok());
   EXPECT_EQ(values(again), values(hidden));
   ASSERT_TRUE(op.linear(deferred, second, got).ok());
   for (size_t i = 0; i < values(want).size(); ++i)  // one rounding stands elsewhere: f32's, of sums of K

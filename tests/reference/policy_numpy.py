@@ -1,7 +1,7 @@
 """pi0.5, pi0 and pi0-FAST in float64 NumPy, from the papers and the golden data alone; no code of the engine.
 
-`Rounded` rounds every value between ops to bf16 and, with eight=True, what enters products of vision and language model to
-e4m3 with a scale a row, as the engine's plans say: the error that such a plan must make, to which the engine's own is held.
+`Rounded` rounds every value between ops to bf16 and, with eight=True, what enters products of vision and language model (with expert=True
+of the action expert too) to e4m3 with a scale a row, as the engine's plans say: the error that such a plan must make, to which the engine's own is held.
 """
 import copy
 
@@ -38,11 +38,11 @@ class Rounded(Exact):
     """rng: roundings of the same size to grids drawn by it, so that each draw errs by its own. entering: with eight=True, whether
     rows become e4m3 too."""
 
-    def __init__(self, eight=False, rng=None, entering=True):
-        self.eight, self.rng, self.entering = eight, rng, entering
+    def __init__(self, eight=False, rng=None, entering=True, expert=False):
+        self.eight, self.rng, self.entering, self.expert = eight, rng, entering, expert
 
     def by(self, rng):
-        return type(self)(self.eight, rng, self.entering)
+        return type(self)(self.eight, rng, self.entering, self.expert)
 
     def _grid(self):
         return np.float32(self.rng.uniform(1, 2) if self.rng else 1)
@@ -64,7 +64,7 @@ class Rounded(Exact):
         return self._codes(self.value(w)) if self.eight else self.value(w)
 
     def in_expert(self):
-        return Rounded(rng=self.rng)
+        return self if self.expert else Rounded(rng=self.rng)
 
     def weights_alone(self):
         return Rounded(self.eight, self.rng, entering=False)

@@ -40,6 +40,7 @@ typedef struct vv_policy_options {
       tenant; /* of sched.h: its place at a scheduler, by which it takes turns; NULL: nobody schedules it */
   int keep_partition;     /* with a tenant: calls stay in the partition also when no tenant with a partition works and
                              no guaranteed call runs or waits; 0: they have the whole device then */
+  const char* expert;     /* of pi05's "fp8_static": what the action expert's products read; NULL = "bf16"; "e4m3" */
 } vv_policy_options;
 
 typedef struct vv_policy_info {

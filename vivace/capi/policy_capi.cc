@@ -52,7 +52,8 @@ vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
                                     {o.resize, &to.resize},
                                     {o.statistics, &to.statistics},
                                     {o.robot, &to.robot},
-                                    {o.codec, &to.codec}})
+                                    {o.codec, &to.codec},
+                                    {o.expert, &to.expert}})
     if (text != nullptr) *field = text;
   for (int i = 0; i < o.delta_count; ++i) to.delta.push_back(o.delta[i] != 0);
   to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps,

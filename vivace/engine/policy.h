@@ -33,6 +33,8 @@ struct PolicyOptions {
   GateSite gates = {};                      // of one whose calls are not: what each passes before it begins, and within
   int64_t most_bytes = 0;           // of the device's memory that it may take; 0: as many as there are
   int embodiment = -1;              // groot: the one whose weights are loaded; -1: all of them
+  std::string expert = "bf16";      // of pi05's fp8_static: what the action expert's products read, bf16 | e4m3. In
+                                    // plans without 8 bits e4m3 has calibrate() look at the expert too
   bool switches = false;            // its graphs are captured for the whole device too, see use_whole()
 };
 

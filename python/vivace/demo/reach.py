@@ -53,9 +53,9 @@ def words_of(scene: arm.Scene, thing: int = 0) -> str:
     return task(list(arm.COLOURS)[scene.colour[0][thing]], arm.SHAPES[int(scene.block[0][thing])])
 
 
-def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER, horizon=0, steps=0):
-    """The policy. horizon, steps: 0 is the checkpoint's. Errors: as vivace.load_model() and weights.unpacked()."""
-    return vivace.load_model(unpacked(folder), config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, action_horizon=horizon, num_steps=steps, device=device, precision=precision, threads=threads)
+def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER, horizon=0, steps=0, **more):
+    """The policy. horizon, steps: 0 is the checkpoint's. more: other options of vivace.load_model(). Errors: as vivace.load_model() and weights.unpacked()."""
+    return vivace.load_model(unpacked(folder), config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, action_horizon=horizon, num_steps=steps, device=device, precision=precision, threads=threads, **more)
 
 
 def run(policy, seeds, *, batch=1, goal: str | None = None, told: int = 0, each=None, cameras=None) -> tuple[list[Episode], list[float]]:

@@ -539,7 +539,7 @@ class Step {
   Status onto(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, const Tensor& next) {
     if (!deferred_ || !next.present()) return op_.linear(x, m, out, {.residual = residual});
     scaled_ = true;
-    return op_.linear_then_defer(x.x, m, out, {.residual = residual}, {.weight = next}, deferred_rows());
+    return op_.linear_then_defer({x.x}, m, out, {.residual = residual}, {.weight = next}, deferred_rows());
   }
 
   ops::Recorder& rec_;

@@ -22,6 +22,7 @@ constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon 
 Status GrootModel::check_options() {
   for (const auto& [what, given] : {std::pair{"codec", !options_.codec.empty()},
                                     {"max_action_tokens", options_.max_action_tokens != 0},
+                                    {"expert", options_.expert != "bf16"},
                                     {"delta", !options_.delta.empty()}})
     if (given) return Status(Code::kInvalidArgument, std::string(what) + ": not an option of " + family_);
   VV_TRY(read_frames());

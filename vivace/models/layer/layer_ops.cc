@@ -29,7 +29,7 @@ Status LayerOps::linear(const Rows& x, const Matrix& m, const Tensor& out, const
   if (x.squares.present()) {
     if (e.residual.present() || e.gate.present() || e.out_scale.present())
       return Status(Code::kInternal, "a deferred norm is followed by a product with an activation alone");
-    return deferred(x, m, out, false, e.act);
+    return deferred(x, m, {out}, false, e.act);
   }
   if (x.raw.present()) return folded(x, m, out, e, false);
   return rec_(ops::gemm,
@@ -50,7 +50,7 @@ Status LayerOps::linear(const Rows& x, const Matrix& m, const Tensor& out, const
 }
 
 Status LayerOps::gated(const Rows& x, const Matrix& m, const Rows& out, std::string_view activation) {
-  if (x.squares.present()) return deferred(x, m, out.x, true, activation);
+  if (x.squares.present()) return deferred(x, m, out, true, activation);
   if (x.raw.present()) return folded(x, m, out.x, {.out_scale = out.scale, .act = activation}, true);
   return rec_(ops::gated_gemm,
               {{"x", x.x},
@@ -67,14 +67,18 @@ Status LayerOps::gated(const Rows& x, const Matrix& m, const Rows& out, std::str
               {{"act", activation}, {"quant", act(m.w)}});
 }
 
-Status LayerOps::deferred(const Rows& x, const Matrix& m, const Tensor& out, bool gated, std::string_view activation) {
+Status LayerOps::deferred(const Rows& x, const Matrix& m, const Rows& out, bool gated, std::string_view activation) {
   return rec_(ops::rms_gemm,
               {{"x", x.x},
                {"squares", x.squares},
                {"row_scale", x.factors},
+               {"x_scale", x.scale},
                {"w", m.w},
+               {"w_row_scale", m.scale.row},
+               {"w_scale", m.scale.whole},
                {"bias", m.bias},
-               {"out", out},
+               {"out", out.x},
+               {"out_scale", out.scale},
                {"rows", rows}},
               {{"eps", eps(x.norm)}, {"gated", gated ? 1.0 : 0.0}, {"epilogue", activation}});
 }
@@ -117,14 +121,19 @@ Status LayerOps::defer_norm(const Tensor& x, const NormBy& by, const Rows& to) {
                               {"weight", factor(by)},
                               {"scale", factor_less_one(by)},
                               {"scaled", to.x},
+                              {"scaled_scale", to.scale},
                               {"squares", to.squares},
                               {"rows", rows}});
 }
 
-Status LayerOps::linear_then_defer(const Tensor& x, const Matrix& m, const Tensor& out, const Epilogue& e,
+Status LayerOps::linear_then_defer(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e,
                                    const NormBy& by, const Rows& to) {
-  return rec_(ops::gemm_rms_rows, {{"x", x},
+  return rec_(ops::gemm_rms_rows, {{"x", x.x},
+                                   {"x_scale", x.scale},
+                                   {"x_row_scale", x.row_scale},
                                    {"w", m.w},
+                                   {"w_row_scale", m.scale.row},
+                                   {"w_scale", m.scale.whole},
                                    {"bias", m.bias},
                                    {"gate", e.gate},
                                    {"residual", e.residual},
@@ -132,6 +141,7 @@ Status LayerOps::linear_then_defer(const Tensor& x, const Matrix& m, const Tenso
                                    {"weight", factor(by)},
                                    {"scale", factor_less_one(by)},
                                    {"scaled", to.x},
+                                   {"scaled_scale", to.scale},
                                    {"squares", to.squares},
                                    {"rows", rows}});
 }

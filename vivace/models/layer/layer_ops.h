@@ -41,7 +41,7 @@ inline NormBy layer_norm(const Norm& n, double eps = 0) {
 
 /// Rows that enter a product. Exactly one of three: rows as they are, e4m3 with a scale of each row or of all; rows
 /// that the product makes of `raw` by `norm`, x being scratch; rows whose RMS norm is deferred: x is them times its
-/// factors, and the product scales its sums by `squares`.
+/// factors, in e4m3 by `scale` where that is there, and the product scales its sums by `squares`.
 struct Rows {
   Tensor x, row_scale = {}, scale = {};
   Tensor raw = {};
@@ -71,11 +71,11 @@ class LayerOps {
   Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e = {});
   /// out = act(gate) * up, the rows of m being gates and ups in turn.
   Status gated(const Rows& x, const Matrix& m, const Rows& out, std::string_view act);
-  /// The first rows of a stack whose norms are deferred: `to` is what a product takes of x. Weights that are stored
-  /// less 1 have the dtype of x.
+  /// The first rows of a stack whose norms are deferred: `to` is what a product takes of x, e4m3 where `to` has a
+  /// scale. Weights that are stored less 1 have the dtype of x.
   Status defer_norm(const Tensor& x, const NormBy& by, const Rows& to);
   /// linear() onto `out`, and then defer_norm(out, by, to).
-  Status linear_then_defer(const Tensor& x, const Matrix& m, const Tensor& out, const Epilogue& e, const NormBy& by,
+  Status linear_then_defer(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e, const NormBy& by,
                            const Rows& to);
   /// out[t] = table[ids[t]] * scale.
   Status gather(const Tensor& table, const Tensor& ids, const Tensor& out, double scale = 1);
@@ -91,7 +91,7 @@ class LayerOps {
   /// The factor of a norm that is taken behind, as rms_rows takes it: whole, or less 1 as one row for all tokens.
   Tensor factor(const NormBy& by) const { return plus_one(by) != 0 ? Tensor{} : by.weight; }
   Tensor factor_less_one(const NormBy& by) const;
-  Status deferred(const Rows& x, const Matrix& m, const Tensor& out, bool gated, std::string_view act);
+  Status deferred(const Rows& x, const Matrix& m, const Rows& out, bool gated, std::string_view act);
   Status folded(const Rows& x, const Matrix& m, const Tensor& out, const Epilogue& e, bool gated);
 
   ops::Recorder& rec_;

@@ -14,6 +14,7 @@ struct PrecisionPlan {
   bool eight;   // matrices of what runs once an observation e4m3 with a scale a row, activations e4m3 with a scale a
                 // token where they enter products of these; what runs once a step stays in 16 bits, whatever its rows
   bool fixed;   // ... with a scale a place, which calibration found
+  bool expert = false;  // a flow's action expert, which runs once a step, is in 8 bits too: an option beside the plan
 };
 
 /// The one of a family's plans that `precision` names; auto: f32 on the host, else bf16. Errors: InvalidArgument lists

@@ -38,7 +38,8 @@ Status PolicyBase::check_options() {
   VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
-  VV_TRY(check_act_scales(plan_, options_.act_scales, QuantizationSites(config_).count()));
+  VV_TRY(check_expert());
+  VV_TRY(check_act_scales(plan_, options_.act_scales, sites().count()));
   if (options_.batch < 1 || options_.batch > kMostBatch)
     return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
@@ -56,6 +57,21 @@ Status PolicyBase::check_options() {
     return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
   if (config_.has(kSmolVlm) && options_.resize != "lerobot")
     return Status(Code::kInvalidArgument, "resize: " + family_ + " has auto and lerobot, got 'openpi'");
+  return {};
+}
+
+Status PolicyBase::check_expert() {
+  const std::string& asked = options_.expert;
+  if (asked != "bf16" && asked != "e4m3")
+    return Status(Code::kInvalidArgument, "expert: wanted bf16 or e4m3, got '" + asked + "'");
+  if (asked == "bf16") return {};
+  if (!config_.has(kAdaNorm))
+    return Status(Code::kInvalidArgument, "expert: " + family_ + " has bf16 alone; only pi05 takes e4m3");
+  if (plan_.eight && !plan_.fixed)
+    return Status(Code::kInvalidArgument,
+                  strf("expert: e4m3 takes its scales from calibration; load with precision fp8_static, got %s",
+                       plan_.name));
+  plan_.expert = plan_.eight;
   return {};
 }
 
@@ -133,7 +149,7 @@ void PolicyBase::declare_context() {
     declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
     declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
   }
-  if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
+  if (plan_.fixed) declare("act_scales", f32, Shape(sites().count()), &b.act_scales);
   declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
   if (c.has(kSmolVlm)) {
     declare("shuffle", i32, Shape(pictures), &b.shuffle);
@@ -450,7 +466,7 @@ Status PolicyBase::observe_context(const Show& show) {
 Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
   if (config_.has(kSmolVlm)) return Status(Code::kUnsupported, "calibrate: " + family_ + " has no plan in 8 bits");
   VV_TRY(check_calibration(plan_, observations.size(), percentile));
-  Calibration calibration(QuantizationSites(config_).count());
+  Calibration calibration(sites().count());
   const Enters enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {
     int64_t valid = x.shape[0];
     for (const Tensor* count : {&context_.view_rows, &context_.rows})
@@ -466,7 +482,7 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
 }
 
 Status PolicyBase::set_act_scales(std::span<const float> scales) {
-  return upload_act_scales(*runtime_, plan_, scales, QuantizationSites(config_).count(), buffers_.act_scales);
+  return upload_act_scales(*runtime_, plan_, scales, sites().count(), buffers_.act_scales);
 }
 
 Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {

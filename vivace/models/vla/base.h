@@ -76,6 +76,8 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
     return {here ? options_.gates : engine::GateSite{},
             gating_ ? nullptr : &gates_[runtime_->variant()][context ? 0 : 1]};
   }
+  /// Activation quantization points of this policy, those of its expert where the options say so.
+  QuantizationSites sites() const { return {config_, options_.expert == "e4m3"}; }
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
   Status observe_context(const Show& show);
@@ -100,6 +102,7 @@ class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> 
 
  private:
   Status check_options();
+  Status check_expert();
   Status read_scalers();
   void declare_context();
   Status fill_constants();

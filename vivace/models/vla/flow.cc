@@ -80,7 +80,9 @@ void FlowPolicy::declare_own() {
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) {
     arena_.declare(name, dtype, shape, t);
   };
-  declare_tower("expert", c.expert, B * A, true, false, &b.expert);
+  declare_tower("expert", c.expert, B * A, true, plan_.expert, &b.expert);
+  if (plan_.expert)  // where norms come before products
+    declare("expert.normed_scale", f32, Shape(B * A), &b.expert.normed_scale);
   declare("expert.out", act, Shape(B * A, H), &b.out);
   if (!c.has(kAdaNorm)) {
     declare("mixed", act, Shape(n, H), &b.mixed);
@@ -97,8 +99,10 @@ void FlowPolicy::declare_own() {
     arena_.declare(strf("mlp_ada.%zu", i), act, table, &b.mlp_ada[i]);
   }
   declare("final_ada", act, table, &b.final_ada);
-  if (B * A > kFoldedRows || info(act).bytes != 2) return;
-  declare("expert.squares", f32, Shape(B * A, (H + 7) / 8), &b.expert.squares);
+  const bool folds = B * A <= kFoldedRows && info(act).bytes == 2;
+  if (folds || options_.expert == "e4m3")
+    declare("expert.squares", f32, Shape(B * A, (H + 7) / 8), &b.expert.squares);
+  if (!folds) return;
   declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
   b.attn_shift.resize(b.attn_ada.size());
   b.mlp_shift.resize(b.attn_ada.size());
@@ -267,6 +271,13 @@ Status FlowPolicy::calibrate_one(const Enters& enters) {
   ops::Recorder rec(stream, ops::Weights::constant);
   VV_TRY(context_in_.copy_in(stream));
   VV_TRY(record_context(rec, seen, context_));
+  if (options_.expert != "e4m3") return stream.synchronize();
+  seen.even = true;  // the form whose rows enter products in 8 bits by these scales
+  seen.enters = [&](int64_t place, const Tensor& x, const Tensor& rows) {
+    return enters(place, slice(x, 0, suffix()), rows);  // of this observation
+  };
+  VV_TRY(action_in_.copy_in(stream));
+  VV_TRY(record_actions(rec, seen, action_));
   return stream.synchronize();
 }
 

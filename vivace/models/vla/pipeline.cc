@@ -29,7 +29,7 @@ class GraphBuilder {
         c_(context.config),
         w_(context.weights),
         b_(context.buffers),
-        at_(context.config),
+        at_(context.config, context.plan.expert),
         in_(op_, context.buffers.act_scales, context.enters),
         sites_(context.buffers.k_cache, context.buffers.v_cache),
         cross_sites_(context.buffers.cross_k, context.buffers.cross_v) {
@@ -190,10 +190,12 @@ class GraphBuilder {
         } else if (folds()) {
           VV_TRY(folded(i, s, sight));
         } else if (adaptive) {
+          VV_TRY(see_deferred(b_.attn_ada[i], s, at_.expert(i, 0)));
           VV_TRY(ada_norm(b, now(b_.attn_ada[i]), QuantizationSites::none, &entering));
-          VV_TRY(attend(b, entering, w, sight, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(attend(b, entering, w, sight, at_.expert(i, 1), b.hidden, b.hidden));
+          VV_TRY(see_deferred(b_.mlp_ada[i], s, at_.expert(i, 2)));
           VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), QuantizationSites::none, &entering));
-          VV_TRY(mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
         } else {
           VV_TRY(rms_norm(b, w.attn_norm, QuantizationSites::none, &entering));
           VV_TRY(attend(b, entering, w, sight, QuantizationSites::none, b.hidden, b.hidden));
@@ -230,8 +232,8 @@ class GraphBuilder {
       VV_TRY(table(w.attn_ada, b_.attn_ada[i]));
       VV_TRY(table(w.mlp_ada, b_.mlp_ada[i]));
       if (b_.attn_shift.empty()) continue;
-      VV_TRY(dense(columns(b_.attn_ada[i], H, H), w.qkv.w, w.qkv.bias, b_.attn_shift[i], "none"));
-      VV_TRY(dense(columns(b_.mlp_ada[i], H, H), w.gate_up.w, {}, b_.mlp_shift[i], "none"));
+      VV_TRY(op_.linear({columns(b_.attn_ada[i], H, H)}, w.qkv, b_.attn_shift[i]));
+      VV_TRY(op_.linear({columns(b_.mlp_ada[i], H, H)}, w.gate_up, b_.mlp_shift[i]));
     }
     return table(w_.expert_ada, b_.final_ada);
   }
@@ -279,31 +281,50 @@ class GraphBuilder {
   Status attend(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, const Sight& sight, int64_t place,
                 const Tensor& out, const Tensor& residual) {
     VV_TRY(op_.linear(x, w.qkv, b.qkv));
-    VV_TRY(attention(b, sight));
-    Rows entering;
-    VV_TRY(in_.enter(b, flat(b.attended), place, w.o, &entering));
+    const Rows attended = attended_rows(b, w, place);
+    VV_TRY(attention(b, sight, attended));
+    Rows entering = attended;
+    if (!attended.scale.present()) VV_TRY(in_.enter(b, attended.x, place, w.o, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.norm.ada, &gate));
     return op_.linear(entering, w.o, out, {.residual = residual, .gate = gate});
   }
 
+  /// Where attention writes the rows that its output product reads: of the flow's expert in e4m3, if that reads it.
+  Rows attended_rows(const TowerBuffers& b, const GemmaLayer& w, int64_t place) const {
+    const Tensor rows = flat(b.attended);
+    return x_.plan.expert && &b == &b_.expert && w.o.w.dtype == DType::e4m3 ? in_.activated(b, rows, place)
+                                                                           : Rows{rows};
+  }
+
   /// From qkv's rows to what attention makes of them.
-  Status attention(const TowerBuffers& b, const Sight& s) {
+  Status attention(const TowerBuffers& b, const Sight& s, const Rows& out) {
     return sites_.run(rec_, s.site, static_cast<int64_t>(s.layer), Projected{.qkv = b.qkv, .inv_freq = b_.inv_freq},
                       {.q = b.q,
-                       .out = b.attended,
+                       .out = heads(out.x, b.attended.shape[1]),
                        .pos = s.pos,
                        .slot = s.slot,
                        .length = s.length,
                        .prefix = s.prefix,
-                       .rows = op_.rows});
+                       .rows = op_.rows,
+                       .out_scale = out.scale});
   }
 
   /// Which observation each row is of; of one there is nothing to look up, which attention would wait for.
   Tensor slots(const Tensor& slot) const { return x_.batch > 1 ? slot : Tensor{}; }
 
-  /// Whether the flow's norms are taken behind their products: in 16 bits, of actions that are all at one time.
+  /// Whether the flow's norms are taken behind their products: of actions that are all at one time.
   bool folds() const { return !b_.attn_shift.empty() && x_.even; }
+
+  /// Rows of the expert whose norm is deferred, as they enter the product at `place`: in activations' type or, where it
+  /// reads 8 bits, in e4m3.
+  Rows deferred(int64_t place) const {
+    const TowerBuffers& b = b_.expert;
+    return {.x = b.normed,
+            .scale = b.eight() ? in_.scale_of(place) : Tensor{},
+            .squares = b.squares,
+            .factors = b.row_scale};
+  }
 
   /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors
   /// in `normed` and sums of their squares, and the next product scales its sums and adds the shift times its weights.
@@ -312,19 +333,40 @@ class GraphBuilder {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
-    const Rows deferred{.x = b.normed, .squares = b.squares, .factors = b.row_scale};
-    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Ada& next) {
-      return op_.linear_then_defer(x, m, b.hidden, {.residual = b.hidden, .gate = behind.gate}, {.ada = next},
-                                   deferred);
+    const auto with_shift = [&](const Matrix& m, const Tensor& shift) {
+      Matrix all = m;
+      all.bias = row(shift, step);
+      return all;
+    };
+    const auto onto = [&](const Rows& x, const Matrix& m, const Ada& behind, const Ada& next, int64_t place) -> Status {
+      const Epilogue e{.residual = b.hidden, .gate = behind.gate};
+      VV_TRY(op_.linear_then_defer(x, m, b.hidden, e, {.ada = next}, deferred(place)));
+      return in_.entered(place, b.normed);
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
-    if (i == 0) VV_TRY(op_.defer_norm(b.hidden, {.ada = attn}, deferred));
-    VV_TRY(op_.linear(deferred, {w.qkv.w, row(b_.attn_shift[i], step)}, b.qkv));
-    VV_TRY(attention(b, sight));
-    VV_TRY(onto(flat(b.attended), w.o, attn, mlp));
-    VV_TRY(op_.gated(deferred, {w.gate_up.w, row(b_.mlp_shift[i], step)}, {b.mlp}, "gelu_tanh"));
-    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]));
-    return op_.linear({b.mlp}, w.down, b.hidden, {.residual = b.hidden, .gate = mlp.gate});
+    if (i == 0) {
+      VV_TRY(op_.defer_norm(b.hidden, {.ada = attn}, deferred(at_.expert(i, 0))));
+      VV_TRY(in_.entered(at_.expert(i, 0), b.normed));
+    }
+    VV_TRY(op_.linear(deferred(at_.expert(i, 0)), with_shift(w.qkv, b_.attn_shift[i]), b.qkv));
+    const Rows attended = attended_rows(b, w, at_.expert(i, 1));
+    VV_TRY(attention(b, sight, attended));
+    VV_TRY(in_.entered(at_.expert(i, 1), attended.x));
+    VV_TRY(onto(attended, w.o, attn, mlp, at_.expert(i, 2)));
+    const Rows inner = in_.activated(b, b.mlp, at_.expert(i, 3));
+    VV_TRY(op_.gated(deferred(at_.expert(i, 2)), with_shift(w.gate_up, b_.mlp_shift[i]), inner, "gelu_tanh"));
+    VV_TRY(in_.entered(at_.expert(i, 3), inner.x));
+    if (i + 1 < w_.expert.size()) return onto(inner, w.down, mlp, now(b_.attn_ada[i + 1]), at_.expert(i + 1, 0));
+    return op_.linear(inner, w.down, b.hidden, {.residual = b.hidden, .gate = mlp.gate});
+  }
+
+  /// Where a norm stands before its product and somebody looks at what enters: the rows that would be without it, which
+  /// are other ones.
+  Status see_deferred(const Tensor& table, int64_t step, int64_t place) {
+    const TowerBuffers& b = b_.expert;
+    if (!in_.seen()) return {};
+    VV_TRY(op_.defer_norm(b.hidden, {.ada = ada(slice(table, step, 1), {})}, {.x = b.normed, .squares = b.squares}));
+    return in_.entered(place, b.normed);
   }
 
   /// The factor of a branch whose rows came by this norm: of all rows, or of each.
@@ -409,7 +451,8 @@ class GraphBuilder {
   Status norm(const TowerBuffers& b, const NormBy& by, int64_t place, Rows* out) {
     *out = in_.normed(b, place);
     out->norm = by;
-    if (b.hidden.shape[0] <= kFewRows && by.kind == "rms" && !in_.seen() && (!b.eight() || x_.plan.fixed)) {
+    if (b.hidden.shape[0] <= kFewRows && by.kind == "rms" && !in_.seen() &&
+        (!b.eight() || out->scale.present())) {
       out->raw = b.hidden;
       return {};
     }

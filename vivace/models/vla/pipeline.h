@@ -80,18 +80,22 @@ struct PolicyBuffers {
 };
 
 /// QuantizationSites where activations enter products: a calibrated scale each. Four a layer: the products before
-/// attention, after it, before the activation, after it. The action expert, which no plan has in 8 bits, has none.
+/// attention, after it, before the activation, after it. Those of the action expert come last, and count where its
+/// products may be in 8 bits: its norms are deferred, so the first and the third are of rows before their norm, times
+/// its factors.
 struct QuantizationSites {
-  explicit QuantizationSites(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers) {}
+  QuantizationSites(const PolicyConfig& c, bool expert)
+      : vision_(c.vision.layers), text_(c.text.layers), expert_(expert ? c.expert.layers : 0) {}
   static constexpr int64_t none = QuantizedRows::none, patches = 0;
   int64_t vision(size_t layer, int64_t k) const { return 1 + 4 * static_cast<int64_t>(layer) + k; }
   int64_t projector() const { return 1 + 4 * vision_; }
   int64_t text(size_t layer, int64_t k) const { return 2 + 4 * vision_ + 4 * static_cast<int64_t>(layer) + k; }
   int64_t head() const { return 2 + 4 * (vision_ + text_); }
-  int64_t count() const { return 3 + 4 * (vision_ + text_); }
+  int64_t expert(size_t layer, int64_t k) const { return head() + 1 + 4 * static_cast<int64_t>(layer) + k; }
+  int64_t count() const { return head() + 1 + 4 * expert_; }
 
  private:
-  int64_t vision_, text_;
+  int64_t vision_, text_, expert_;
 };
 
 struct PolicyContext {

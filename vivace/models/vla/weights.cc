@@ -221,7 +221,7 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
     if (plan.eight) load.place(1, &w->head, WeightUploader::Rows::after, uploader);
     return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
   }
-  VV_TRY(load_gemma(load, c, c.expert, names.expert, c.has(kAdaNorm), false, true, true, &w->expert));
+  VV_TRY(load_gemma(load, c, c.expert, names.expert, c.has(kAdaNorm), false, !plan.expert, !plan.expert, &w->expert));
   return load_flow(load, c, names, w);
 }
 
