@@ -7,7 +7,7 @@ one window, from texts of two lengths. metric=window: a window and 100 tokens, g
 windows with 100 tokens each, encoded and decoded together. metric=update: what a stream's update costs (a window encoded, 80 tokens of text read, 8
 made, each followed by cross-attention), and metric=final its last (25 made). metric=streams: 16 streams, an update each 0.5 s, due at times of their own,
 from due to done; with windows=8 those that wait at the same time go through the loop that real ones share (vivace.speech.engine). Weights say nothing, so that the end token is kept away, and no word is heard: delays behind a word are bench_stream.py's. Peers
-are transformers on the same chip on an earlier day. --tiny: two layers, on any device; for a look at this script. --profile: what each kind of launch of
+are transformers on the same chip on an earlier day. --decode-layers: a step of one row by one launch and by launches. --tiny: two layers, on any device; for a look at this script. --profile: what each kind of launch of
 an encoder's window, and of steps of one row and five, takes and would take at the chip's rates; nothing else is measured, and no receipt is written.
 """
 import argparse
@@ -79,10 +79,10 @@ def scales_of(folder, device) -> list[float]:
     return _core.load_speech(folder, device=device, precision="bf16", rows=1, random_weights=True).calibrate([noise()])
 
 
-def load(folder, device, precision, windows, rows):
+def load(folder, device, precision, windows, rows, **more):
     from vivace import _core
 
-    return _core.load_speech(folder, device=device, precision=precision, windows=windows, rows=rows, random_weights=True, act_scales=scales_of(folder, device) if precision == "fp8_static" else [])
+    return _core.load_speech(folder, device=device, precision=precision, windows=windows, rows=rows, random_weights=True, act_scales=scales_of(folder, device) if precision == "fp8_static" else [], **more)
 
 
 def warm(jobs, device, into, seconds) -> None:
@@ -206,6 +206,19 @@ def profiled(name, precision, core, add) -> None:
         print_profile(precision, stage, core.profile(windows, rows, True))
 
 
+def in_turn(name, precision, core, other, turns=4) -> None:
+    """A step by one launch of all layers (`core`) and by launches (`other`), in turn: no row, both are printed."""
+    ways = {"on": Asked(core), "off": Asked(other)}
+    print(f"{name} {precision}: {dict(core.report())['decode_layers']}, {dict(other.report())['decode_layers']}")
+    for a in ways.values():
+        a.encode()
+    for turn in range(turns):
+        for way, a in ways.items():
+            short, long = walls(lambda: a.decode(TOKENS // 5), 20, 1), walls(lambda: a.decode(TOKENS), 20, 2)
+            each = [(quantile(long, q) - quantile(short, q)) / (TOKENS - TOKENS // 5) for q in (0.5, 0.9)]
+            print(f"{name:<9} {precision:<6} turn {turn}  decode_layers {way:<3}  step p50 {each[0]:8.1f} us  p90 {each[1]:8.1f} us", flush=True)
+
+
 def together(name, precision, core, add) -> None:
     a, n = Asked(core), TOGETHER[0]
 
@@ -227,6 +240,7 @@ def main() -> int:
     p.add_argument("--seconds", type=float, default=110, help="after which no other load begins")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--profile", action="store_true")
+    p.add_argument("--decode-layers", action="store_true", help="steps of one row by one launch and by launches, in turn; nothing else is measured, and no receipt is written")
     args = p.parse_args()
     began = time.monotonic()
     import vivace
@@ -253,6 +267,14 @@ def main() -> int:
             if measure is alone or precision == "bf16" or (precision == "fp8_static" and measure is together)]
     if args.profile:
         jobs = [(name, precision, *ALONE, profiled) for name, precision in cases]
+    if args.decode_layers:
+        with tempfile.TemporaryDirectory() as into:
+            for name, precision in cases:
+                if precision == "bf16":
+                    folder = folder_of(name, args.tiny, into)
+                    one, other = (load(folder, args.device, precision, 1, 1, decode_layers=way) for way in ("on", "off"))
+                    in_turn(name, precision, one, other)
+        return 0
     with tempfile.TemporaryDirectory() as into:
         if args.device != "cpu":
             warm([j[:4] for j in jobs], args.device, into, 75)

@@ -39,8 +39,10 @@ auto in_turn(Speech& s, F&& f) {
 
 std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& device, const std::string& precision,
                                     int threads, int windows, int rows, bool eager, bool random_weights,
-                                    std::vector<float> act_scales, const Tenant* tenant) {
-  engine::SpeechOptions options{device, precision, threads, windows, rows, eager, random_weights, {}, {}};
+                                    std::vector<float> act_scales, const Tenant* tenant,
+                                    const std::string& decode_layers) {
+  engine::SpeechOptions options{device, precision,      threads,       windows, rows,
+                                eager,  random_weights, decode_layers, {},      {}};
   options.act_scales = std::move(act_scales);
   if (tenant != nullptr)
     options.gates = tenant->tenant->gates(), options.account = tenant->tenant,
@@ -264,7 +266,7 @@ void add_speech(nb::module_& m) {
   m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto",
         nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5,
         nb::arg("eager") = false, nb::arg("random_weights") = false, nb::arg("act_scales") = std::vector<float>(),
-        nb::arg("tenant") = nb::none());
+        nb::arg("tenant") = nb::none(), nb::arg("decode_layers") = "auto");
 }
 
 }  // namespace vivace::python

@@ -78,7 +78,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     from vivace import speech
 
     if speech.is_speech(path):
-        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, calibration=calibration, percentile=percentile, tenant=tenant, **policy)
+        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, calibration=calibration, percentile=percentile, tenant=tenant, decode_layers=decode_layers, **policy)
     given = dict(device=device, precision=precision, threads=threads, random_weights=random_weights, percentile=percentile, tenant=tenant, **own)
     given = checked("load_model", LOAD, given | policy)
     del given["percentile"]

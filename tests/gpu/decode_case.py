@@ -88,7 +88,7 @@ def bits(shape, contexts=(1, 63, 64, 65, 1000, 4097), steps=4):
     return seen.hexdigest()
 
 
-def bits_apart(shape, seed, folder):
+def bits_apart(shape, seed, folder, script=__file__):
     """The same in a process of its own, with warps held up by `seed`; a fault that is planted in this process's kernels is in that one's too."""
     env = dict(os.environ)
     if seed:
@@ -102,7 +102,7 @@ def bits_apart(shape, seed, folder):
         (folder / HOOK).parent.mkdir(parents=True, exist_ok=True)
         (folder / HOOK).write_text(source.replace(NOTHING, DELAY.replace("SEED", str(seed))))
         env["VIVACE_KERNEL_DIR"] = str(folder)
-    done = subprocess.run([sys.executable, __file__, shape], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script, shape], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
 

@@ -114,7 +114,7 @@ void compile_and_judge(const std::string& header, const std::vector<std::string>
 }
 
 /// Ops whose kernels are for Hopper alone; elsewhere models run other ops in their place.
-constexpr std::array<std::string_view, 1> kOnHopper{{"decode_layers"}};
+constexpr std::array<std::string_view, 2> kOnHopper{{"decode_layers", "decode_layers_cross"}};
 
 /// Whether an op may have no kernel on a chip: its parts run there, or other ops do.
 bool may_lack(const OpRow& row, Arch arch) {

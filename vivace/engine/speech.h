@@ -13,6 +13,7 @@ struct SpeechOptions {
   int rows = 5;                 // that decode together: candidates of all windows
   bool eager = false;           // ops one by one instead of captured graphs: for debugging, same bits
   bool random_weights = false;  // of the shapes that config.json says
+  std::string decode_layers = "auto";  // with one row: whether a step's layers are one launch: auto | on | off
   GateSite gates = {};          // of a scheduler's tenant: where the encoder and steps stand back
   std::shared_ptr<StepAccount> account = {};  // ... and who is told of them
   int64_t most_bytes = 0;       // of the device's memory that it may take; 0: as many as there are

@@ -42,28 +42,30 @@ def is_speech(path: str) -> bool:
         return False  # what reads it for good says what is wrong
 
 
-def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, calibration=None, percentile=100.0, tenant=None, **unknown) -> "SpeechModel":
+def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, calibration=None, percentile=100.0, tenant=None, decode_layers="auto", **unknown) -> "SpeechModel":
     """Loads a Whisper: a hub folder with safetensors under transformers' names or OpenAI's, or a folder of CTranslate2, which is converted once and kept.
 
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations), "fp8" (fp8 weights and activations,
     a scale a token) or "fp8_static": scales found by hearing `calibration`, a list of sounds as transcribe() takes them, in bf16; `percentile` of the magnitudes that their
     windows bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan and the sounds. windows: of 30 s that are encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.
+    decode_layers: whether a step of one token is one launch for all layers, where rows is 1 and precision "bf16": "on", "off" or "auto" (off so far: no GPU has timed it); its bits are others than those of launches. report()["decode_layers"] says what serves.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, InvalidArgumentError, InvalidShapeError, OutOfMemoryError.
     """
     from vivace.model import find_compiler
 
     if unknown:
-        raise InvalidArgumentError(f"load_model: {', '.join(sorted(unknown))}: a speech model takes device, precision, threads, windows, rows, calibration, percentile and random_weights")
+        raise InvalidArgumentError(f"load_model: {', '.join(sorted(unknown))}: a speech model takes device, precision, threads, windows, rows, calibration, percentile, decode_layers and random_weights")
     get = lambda name, read, value: one("load_model", name, read, value)  # noqa: E731
     device, precision, threads, windows, rows = get("device", text, device), get("precision", text, precision), get("threads", whole(0, 4096), threads), get("windows", whole(1, 64), windows), get("rows", whole(1, 64), rows)
     percentile = get("percentile", percent(0), percentile)
     if calibration is not None and precision != PLAN:
         raise InvalidArgumentError(f"calibration: only precision={PLAN!r} has scales to calibrate, got {precision!r}")
+    decode_layers = get("decode_layers", text, decode_layers)
     find_compiler(device)
     folder = _hub_folder(Path(path))
 
     def load(scales):
-        return _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager, act_scales=scales, tenant=tenant)
+        return _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager, act_scales=scales, tenant=tenant, decode_layers=decode_layers)
 
     def scales(anew):
         return act_scales(str(folder), calibration, percentile=percentile, device=device, threads=threads, random_weights=random_weights, anew=anew)

@@ -1,43 +1,16 @@
 #include "vivace/kernels/decode/decode_layers.h"
 
-#include <bit>
 #include <limits>
 #include <vector>
 
+#include "vivace/cpu/decode/passed.h"
 #include "vivace/cpu/rope/rotate.h"
-#include "vivace/cpu/rows.h"
 
 namespace vivace::cpu {
 namespace {
 
 using kernels::DecodeLayersArgs;
 using kernels::LayerStack;
-
-float rounded(float v) {
-  store_f32(&v, DType::bf16, 0, 1, &v);
-  float r;
-  load_f32(&v, DType::bf16, 0, 1, &r);
-  return r;
-}
-/// As it passes from op to op: 15 bits of fraction.
-float passed(float v) {
-  return std::bit_cast<float>((std::bit_cast<uint32_t>(v) + 0x80u) & 0xffffff00u);
-}
-
-/// out[row] = f(row, matrix row . y), rows of [n, K] of layer `layer`.
-template <class F>
-void product(const LayerStack& w, int layer, int64_t n, const std::vector<float>& y, Pool& pool, F&& f) {
-  const auto K = static_cast<int64_t>(y.size());
-  for_rows(pool, n, K, [&](int64_t row) {
-    float part[16] = {}, sum = 0, chunk[kChunk];
-    for_chunks(K, [&](int64_t first, int64_t count) {
-      load_f32(w.data, DType::bf16, layer * w.stride + row * K + first, count, chunk);
-      for (int64_t i = 0; i < count; ++i) part[i % 16] += chunk[i] * y[static_cast<size_t>(first + i)];
-    });
-    for (const float p : part) sum += p;
-    f(row, sum);
-  });
-}
 
 class Token {
  public:
@@ -59,7 +32,7 @@ class Token {
     load_f32(a_.x, DType::bf16, 0, a_.H, residual_.data());
     for (layer_ = 0; layer_ < a_.N; ++layer_) {
       float inv = norm(a_.attn_norm);
-      product(a_.qkv, layer_, std::ssize(qkv_), row_, pool_, [&](int64_t n, float sum) {
+      layer_product(a_.qkv, layer_, std::ssize(qkv_), row_, pool_, [&](int64_t n, float sum) {
         float bias = 0;
         if (a_.qkv_bias.data != nullptr)
           load_f32(a_.qkv_bias.data, a_.bias_dtype, layer_ * a_.qkv_bias.stride + n, 1, &bias);
@@ -73,16 +46,16 @@ class Token {
       store_f32(a_.k_cache, DType::bf16, layer_ * a_.k_stride + a_.element(place, 0), width, keys);
       store_f32(a_.v_cache, DType::bf16, layer_ * a_.v_stride + a_.element(place, 0), width, keys + width);
       for_rows(pool_, a_.Hq, int64_t{pos_ + 1} * a_.D, [&](int64_t h) { attend(static_cast<int>(h)); });
-      product(a_.o, layer_, a_.H, attended_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
+      layer_product(a_.o, layer_, a_.H, attended_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
       inv = norm(a_.mlp_norm);
       std::vector<float> both(size(2 * a_.M));
-      product(a_.gate_up, layer_, std::ssize(both), row_, pool_,
+      layer_product(a_.gate_up, layer_, std::ssize(both), row_, pool_,
               [&](int64_t n, float sum) { both[size(n)] = sum * inv; });
       for (size_t i = 0; i < hidden_.size(); ++i) {
         const float gate = both[2 * i], up = both[2 * i + 1];
         hidden_[i] = rounded(passed(gate / (1.0f + std::exp(-gate)) * up));
       }
-      product(a_.down, layer_, a_.H, hidden_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
+      layer_product(a_.down, layer_, a_.H, hidden_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
     }
     store_f32(a_.out, DType::bf16, 0, a_.H, residual_.data());
   }

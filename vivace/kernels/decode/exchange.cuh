@@ -4,35 +4,13 @@
 // stored and polled relaxed at gpu scope: the value and its flag are one word, so that no fence orders them. A half of
 // the words is written every second turn, all of it, so that what a word held before has another tag, and nothing is
 // reset: from the host's zeros on, through steps, replays of a graph, and a count of turns that begins anew after 2^32.
-// Chosen when: decode_layers.
+// Chosen when: decode_layers, decode_layers_cross.
 #pragma once
-#include "vivace/base/int.h"
+#include "vivace/kernels/decode/memory.cuh"
 
 namespace vivace::kernels::decode {
 
 constexpr uint32_t kPatience = 1u << 24;  // polls of about 0.4 us; a wait that has no end stops the kernel
-
-__device__ __forceinline__ void store_word(uint32_t* at, uint32_t word) {
-  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
-}
-/// Two words, each by itself single-copy atomic.
-__device__ __forceinline__ void store_words(uint32_t* at, uint32_t a, uint32_t b) {
-  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(a), "r"(b) : "memory");
-}
-__device__ __forceinline__ uint2 load_two_words(const uint32_t* at) {
-  uint2 v;
-  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
-  return v;
-}
-/// Four words, each by itself single-copy atomic.
-__device__ __forceinline__ uint4 load_four_words(const uint32_t* at) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at)
-               : "memory");
-  return v;
-}
 
 __device__ __forceinline__ uint32_t tag_of(uint32_t turn) {
   return ((turn >> 1) + 1) & 0xff;
@@ -79,7 +57,7 @@ __device__ __forceinline__ uint2 wait_two_words(const uint32_t* at, uint32_t tag
   return v;
 }
 
-/// Where tests hold warps up (tests/gpu/decode_delays.py): nothing here.
+/// Where tests hold warps up (tests/gpu/decode_case.py): nothing here.
 __device__ __forceinline__ void between(uint32_t /*turn*/, uint32_t /*point*/) {}
 
 }  // namespace vivace::kernels::decode

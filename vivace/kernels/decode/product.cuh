@@ -1,6 +1,6 @@
 // Rows of a matrix times one row of activations, out of the ring: columns are cut over the warps in units of 64, so
 // that a warp needs the words of its own units alone.
-// Chosen when: decode_layers.
+// Chosen when: decode_layers, decode_layers_cross.
 #pragma once
 #include "vivace/kernels/decode/exchange.cuh"
 #include "vivace/kernels/decode/ring.cuh"
@@ -16,29 +16,6 @@ __device__ __forceinline__ float low_of(uint32_t pair) {
 }
 __device__ __forceinline__ float high_of(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
-}
-
-__device__ __forceinline__ uint4 read_shared(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t read_shared_word(uint32_t at) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
-}
-__device__ __forceinline__ void write_shared(uint32_t at, uint32_t v) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
-}
-/// Eight bytes, asked for here and not later: a phase before they are used.
-__device__ __forceinline__ uint2 load_early(const void* at) {
-  uint2 v;
-  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-  return v;
 }
 
 /// Two pairs of bf16 at element `at` (a multiple of four) of a row that is the left side of a tile: of eight elements
@@ -78,7 +55,7 @@ struct Units {
 };
 
 /// How a product with kK columns and at most kRowsOfBlock rows a block is taken.
-template <DecodeLayersPolicy P, int kK, int kRowsOfBlock>
+template <auto P, int kK, int kRowsOfBlock>
 struct Cut {
   static constexpr int kWarps = P.kWarps;
   static constexpr int kColumns = P.cut(kK), kPieces = (kK + kColumns - 1) / kColumns;  // stages of a tile of 8 rows
@@ -95,7 +72,7 @@ struct Cut {
 
 /// Rows [0, rows) of the block's part of a product times the row in `x`, as this warp's sums: sums[row]. What the ring
 /// holds of the first stages is in registers before `take()` waits for the row.
-template <DecodeLayersPolicy P, class C, class Take>
+template <auto P, class C, class Take>
 __device__ __forceinline__ void multiply(Ring<P>& ring, uint32_t x, float* sums, int rows, Take take) {
   constexpr int kStages = C::kStages, kPieces = C::kPieces, kAhead = C::kAhead, kWarps = P.kWarps;
   constexpr int kHeld = kAhead > 0 ? kAhead : 1;
@@ -161,7 +138,7 @@ __device__ __forceinline__ void multiply(Ring<P>& ring, uint32_t x, float* sums,
 }
 
 /// The producer's side of multiply().
-template <DecodeLayersPolicy P, int kK>
+template <auto P, int kK>
 __device__ __forceinline__ void bring(Ring<P>& ring, const void* matrix, int first, int rows, uint64_t policy) {
   constexpr int kColumns = P.cut(kK);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -186,7 +163,7 @@ __device__ __forceinline__ float sum_of_lanes(float v) {
   return v;
 }
 /// Of row `row` of a product.
-template <DecodeLayersPolicy P>
+template <auto P>
 __device__ __forceinline__ float sum_of_warps(const float* sums, int row) {
   float v[P.kWarps];
 #pragma unroll

@@ -1,23 +1,14 @@
 // The ring of a block: weights, and cached keys and values, in the order of the program, by one producing warp.
-// Chosen when: decode_layers.
+// Chosen when: decode_layers, decode_layers_cross.
 #pragma once
 #include "vivace/kernels/decode/decode_layers.h"
+#include "vivace/kernels/decode/memory.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 
 namespace vivace::kernels::decode {
 
-/// Contiguous bytes (a multiple of 16) to shared memory; they count down `barrier`.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
-                                          uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-
 /// A place in the ring. The producer and each consumer warp have one and advance it by the same program.
-template <DecodeLayersPolicy P>
+template <auto P>
 struct Ring {
   static constexpr int kSlots = P.slots();
   uint32_t shared;  // address of the block's shared memory

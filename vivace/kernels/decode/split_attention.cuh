@@ -1,5 +1,5 @@
 // Attention of one token over a part of the cached keys of one kv head: every splits-th stage of 64 of them.
-// Chosen when: decode_layers.
+// Chosen when: decode_layers, decode_layers_cross.
 #pragma once
 #include "vivace/kernels/decode/product.cuh"
 #include "vivace/kernels/ptx/exp2.cuh"
@@ -64,7 +64,7 @@ __device__ __forceinline__ void bring_cache(Ring<P>& ring, const DecodeLayersTma
 }
 
 /// A warp's 8 keys of a stage, and of each value a lane's D / 32 dims, in registers.
-template <DecodeLayersPolicy P>
+template <auto P>
 struct HeldKeys {
   static constexpr int kDims = P.D / 32;
   uint4 keys[P.D / 64][2];
@@ -102,7 +102,7 @@ struct HeldKeys {
 
 /// The softmax of a warp's keys so far: of row lane / 4 (a head) its largest score and sum, of every head of the group
 /// a lane's dims of the weighted values.
-template <DecodeLayersPolicy P>
+template <auto P>
 struct WarpSoftmax {
   static constexpr int kGroup = P.group(), kDims = P.D / 32, kLanes = P.lanes();
   float most = kNoScore, mass = 0;
@@ -177,7 +177,7 @@ struct WarpSoftmax {
 };
 
 /// What the warps left becomes the block's part of a head: words of a value and of its mass, a pair a column.
-template <DecodeLayersPolicy P>
+template <auto P>
 __device__ __forceinline__ void send_parts(const float* parts, const float* maxima, const float* masses,
                                            uint32_t* words, uint32_t tag) {
   constexpr int kWarps = P.kWarps, kWidth = P.group() * P.D, kSplits = P.splits();
@@ -199,26 +199,33 @@ __device__ __forceinline__ void send_parts(const float* parts, const float* maxi
   }
 }
 
+/// The least power of two that is not below n.
+VV_HD constexpr int power_of_two(int n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
 /// The parts of the splits of this block's columns become columns of the attended row: some lanes a column, each a
-/// split.
-template <DecodeLayersPolicy P>
+/// split. Lanes behind the last split weigh nothing.
+template <auto P>
 __device__ __forceinline__ void merge_parts(const uint32_t* parts, uint32_t* attended, BlockRows columns,
                                             uint32_t tag) {
-  constexpr int kSplits = P.splits(), kPer = 32 / kSplits;
+  constexpr int kSplits = P.splits(), kLine = power_of_two(kSplits), kPer = 32 / kLine;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll 1
   for (int begin = warp * kPer; begin < columns.count; begin += P.kWarps * kPer) {
-    const int local = begin + lane / kSplits, column = columns.first + min(local, columns.count - 1);
-    const uint2 v = wait_two_words(parts + (column * kSplits + lane % kSplits) * 2, tag);
-    const float mass = value_of(v.y);
+    const int local = begin + lane / kLine, column = columns.first + min(local, columns.count - 1);
+    const int split = kLine == kSplits ? lane % kLine : min(lane % kLine, kSplits - 1);
+    const uint2 v = wait_two_words(parts + (column * kSplits + split) * 2, tag);
+    const float mass = kLine == kSplits || lane % kLine < kSplits ? value_of(v.y) : kNoScore;
     float top = mass;
 #pragma unroll
-    for (int s = kSplits / 2; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, s));
+    for (int s = kLine / 2; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, s));
     float share = ptx::exp2_fast(mass - top), sum = share * value_of(v.x);
 #pragma unroll
-    for (int s = kSplits / 2; s; s /= 2)
+    for (int s = kLine / 2; s; s /= 2)
       share += __shfl_xor_sync(0xffffffffu, share, s), sum += __shfl_xor_sync(0xffffffffu, sum, s);
-    if (lane % kSplits == 0 && local < columns.count)
+    if (lane % kLine == 0 && local < columns.count)
       store_word(attended + column, word_of(__fdividef(sum, share), tag));
   }
 }

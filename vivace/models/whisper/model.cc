@@ -9,6 +9,7 @@
 #include "vivace/engine/registry.h"
 #include "vivace/models/layer/calibration.h"
 #include "vivace/models/whisper/whisper_model.h"
+#include "vivace/ops/decode_layers_cross.h"
 
 namespace vivace::models::whisper {
 namespace {
@@ -40,7 +41,7 @@ Status WhisperModel::check_options() {
   if (const auto at = std::lower_bound(steps_.begin(), steps_.end(), int64_t{limits_.rows});
       limits_.rows < kChunk && *at != limits_.rows)
     steps_.insert(at, limits_.rows);
-  return {};
+  return check_decode_layers();
 }
 
 void WhisperModel::declare_buffers() {
@@ -105,6 +106,9 @@ void WhisperModel::declare_buffers() {
   entering("", T, c.encoder.mlp, &b.entering);
   entering("text.", R, c.decoder.mlp, &x.entering);
   if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
+  if (launches_.empty())
+    declare("text.decode_words", i32, Shape(ops::defs::decode_layers_cross::words_of(H, c.decoder.mlp)),
+            &b.decode_words);
   declare("text.logits", f32, Shape(R, c.vocab), &x.logits);
   scores_out_.declare(arena_, "attention", f32, Shape(kHeadsAtOnce * R, c.source), &b.attention);
   const auto layers = static_cast<size_t>(c.decoder.layers);
@@ -138,7 +142,7 @@ Status WhisperModel::load() {
   VV_TRY(open());
   VV_TRY(check_options());
   std::vector<std::unique_ptr<std::byte[]>> own;
-  VV_TRY(load_weights(source_, config_, plan_, &uploader_, &own, &weights_));
+  VV_TRY(load_weights(source_, config_, plan_, &uploader_, &own, launches_.empty(), &weights_));
   declare_buffers();
   VV_TRY(check_fit("model", uploader_.bytes(), "lower windows or rows"));
   VV_TRY(uploader_.commit(*runtime_));
@@ -156,6 +160,7 @@ Status WhisperModel::load() {
     logits_.resize(static_cast<size_t>(buffers_.text.logits.shape.elements()));
     host_logits_ = logits_.data();
   }
+  VV_TRY(open_decode_layers());
   VV_TRY(capture());
   return close_load();
 }
@@ -308,6 +313,7 @@ engine::Report WhisperModel::report() const {
           {"languages", number(config_.tokens.languages)},
           {"windows", number(limits_.windows)},
           {"rows", number(limits_.rows)},
+          {"decode_layers", engine::json_string(launches_.empty() ? "used" : "launches: " + launches_)},
           {"gates", number(work_.gates)},
           {"encoder_launches", number(static_cast<int64_t>(graph_->executable(sound_key(1))->launches()))},
           {"step_launches", number(static_cast<int64_t>(graph_->executable(step_key(1))->launches()))},

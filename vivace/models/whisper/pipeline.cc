@@ -18,7 +18,8 @@ class GraphBuilder {
         b_(context.buffers),
         in_(op_, b_.act_scales, context.enters),
         at_(c_),
-        gates_(context.gates) {
+        gates_(context.gates),
+        stacks_(context.stacks) {
     op_.rows = rows;
   }
 
@@ -120,7 +121,9 @@ class GraphBuilder {
     VV_TRY(point());
     VV_TRY(op_.gather(w_.table(), top(in.tokens, T), hidden));
     VV_TRY(op_.gather(w_.positions, pos, branch));
-    for (size_t i = 0; i < w_.decoder.size(); ++i) {
+    const bool one_launch = stacks_ != nullptr && T == 1;
+    if (one_launch) VV_TRY(all_layers(in, *stacks_));
+    for (size_t i = 0; i < w_.decoder.size() && !one_launch; ++i) {
       const DecoderLayer& l = w_.decoder[i];
       const auto layer = static_cast<int64_t>(i);
       const int64_t at = at_.decoder(i);
@@ -186,6 +189,35 @@ class GraphBuilder {
   }
 
  private:
+  /// One row through all layers, as one op.
+  Status all_layers(const TextInputs& in, const CrossStacks& s) {
+    const Tensor hidden = top(b_.text.hidden, 1);
+    return rec_(ops::decode_layers_cross,
+                {{"x", hidden},
+                 {"add", top(b_.text.branch, 1)},
+                 {"norms", s.norms},
+                 {"norm_biases", s.norm_biases},
+                 {"biases", s.biases},
+                 {"qkv", s.qkv},
+                 {"o", s.o},
+                 {"cross_q", s.cross_q},
+                 {"cross_o", s.cross_o},
+                 {"up", s.up},
+                 {"down", s.down},
+                 {"k_cache", s.k_cache},
+                 {"v_cache", s.v_cache},
+                 {"cross_k", s.cross_k},
+                 {"cross_v", s.cross_v},
+                 {"pos", top(in.pos, 1)},
+                 {"slot", top(in.slot, 1)},
+                 {"window", top(in.window, 1)},
+                 {"page_table", in.page_table},
+                 {"words", b_.decode_words},
+                 {"queries", s.queries},
+                 {"out", hidden},
+                 {"rows", op_.rows}},
+                {{"eps", c_.eps}});
+  }
   /// Where others may go first.
   Status point() { return gates_ != nullptr ? gates_->point(rec_.stream()) : Status(); }
   /// Frames [n, 1, frames, C] through a kernel of three, with GELU behind.
@@ -204,6 +236,7 @@ class GraphBuilder {
   QuantizedRows in_;
   QuantizationSites at_;
   engine::GateMarks* gates_;
+  const CrossStacks* stacks_;
 };
 
 }  // namespace

@@ -68,9 +68,17 @@ struct WhisperBuffers {
     std::vector<Tensor> cross_q;      // a layer: [T, H], kept for align()
     Tensor logits;                    // [T, V] f32
   } text;
+  Tensor decode_words;                   // i32: what decode_layers_cross keeps between steps; or absent
   Tensor attention;                      // [kHeadsAtOnce T, source] f32: weights of some heads, for align()
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S positions, 1, Hd, D] act
   Tensor act_scales;                     // [QuantizationSites::count()] f32, of a plan with fixed scales
+};
+
+/// What decode_layers_cross takes of the decoder: a weight of all layers each, and caches, where they lie.
+struct CrossStacks {
+  Tensor norms, norm_biases, biases;           // [N, 3 H] f32 x 2, [N, 7 H + M] bf16
+  Tensor qkv, o, cross_q, cross_o, up, down;   // [N, rows, columns] bf16
+  Tensor k_cache, v_cache, cross_k, cross_v, queries;  // queries: [N, 1, H]
 };
 
 struct WhisperContext {
@@ -80,6 +88,7 @@ struct WhisperContext {
   const WhisperBuffers& buffers;
   engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
   Enters enters = {};                  // of a calibration
+  const CrossStacks* stacks = nullptr;  // steps of one row go through them by one op; null: by the layers' ops
 };
 
 /// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held

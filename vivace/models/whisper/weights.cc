@@ -42,8 +42,8 @@ const Names& names_of(const engine::Checkpoint& checkpoint) {
 class Loader {
  public:
   Loader(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
-         std::vector<std::unique_ptr<std::byte[]>>* own)
-      : source_(source), c_(config), plan_(plan), uploader_(uploader), own_(own) {}
+         std::vector<std::unique_ptr<std::byte[]>>* own, bool one_launch)
+      : source_(source), c_(config), plan_(plan), uploader_(uploader), own_(own), one_launch_(one_launch) {}
 
   Status all(WhisperWeights* w) {
     const int64_t H = c_.width;
@@ -78,6 +78,7 @@ class Loader {
       VV_TRY(norm(at + names_.cross_norm, &l.cross_norm));
       VV_TRY(mlp(at, c_.decoder.mlp, &l.up, &l.down));
       VV_TRY(norm(at + names_.mlp_norm, &l.mlp_norm));
+      if (one_launch_) join(&l);
     }
     VV_TRY(norm(dec + names_.decoder_norm, &w->decoder_norm));
     VV_TRY(table(dec + names_.positions, Shape(c_.positions, H), &w->positions));
@@ -141,6 +142,20 @@ class Loader {
     uploader_->join({b, b + 1, b + 2}, &qkv->bias, vector_dtype(*b), WeightUploader::Rows::after, true);
     return linear(name + names_.o, H, H, true, o);
   }
+  /// Copies of what is small, side by side; what launches read stays as it is.
+  void join(DecoderLayer* l) {
+    auto& to = l->one_launch;
+    const Norm* const norms[] = {&l->attn_norm, &l->cross_norm, &l->mlp_norm};
+    for (int i = 0; i < 3; ++i) to.weight[i] = norms[i]->weight, to.bias[i] = norms[i]->bias;
+    const Tensor* const added[] = {l->qkv.part_bias, l->qkv.part_bias + 1, l->qkv.part_bias + 2, &l->o.bias,
+                                   &l->cross_q.bias, &l->cross_o.bias,     &l->up.bias,          &l->down.bias};
+    for (int i = 0; i < 8; ++i) to.added[i] = *added[i];
+    Tensor *const w = to.weight, *const b = to.bias, *const a = to.added;
+    constexpr auto after = WeightUploader::Rows::after;
+    uploader_->join({w, w + 1, w + 2}, &to.norms, DType::f32);
+    uploader_->join({b, b + 1, b + 2}, &to.norm_biases, DType::f32, after, true);
+    uploader_->join({a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, a + 7}, &to.biases, DType::bf16, after, true);
+  }
   Status mlp(const std::string& at, int64_t inner, Linear* up, Linear* down) {
     VV_TRY(linear(at + names_.up, inner, c_.width, true, up));
     return linear(at + names_.down, c_.width, inner, true, down);
@@ -185,6 +200,7 @@ class Loader {
   bool of_windows_ = false;  // the matrices that are read next meet windows of sound
   WeightUploader* uploader_;
   std::vector<std::unique_ptr<std::byte[]>>* own_;
+  bool one_launch_;
 };
 
 }  // namespace
@@ -194,8 +210,9 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
 }
 
 Status load_weights(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan,
-                    WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, WhisperWeights* weights) {
-  return Loader(source, config, plan, uploader, own).all(weights);
+                    WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, bool one_launch,
+                    WhisperWeights* weights) {
+  return Loader(source, config, plan, uploader, own, one_launch).all(weights);
 }
 
 engine::Forms forms_of(const WhisperWeights& w) {

@@ -31,6 +31,10 @@ struct EncoderLayer {
 struct DecoderLayer {
   Norm attn_norm, cross_norm, mlp_norm;
   Linear qkv, o, cross_q, cross_k, cross_v, cross_o, up, down;
+  /// What decode_layers_cross reads, where it may: norms and biases of the layer once more, joined.
+  struct {
+    Tensor weight[3], bias[3], added[8], norms, norm_biases, biases;
+  } one_launch;
 };
 
 struct WhisperWeights {
@@ -48,9 +52,10 @@ struct WhisperWeights {
 };
 
 /// Finds and checks every tensor and queues it for `uploader`. What had to be made is kept in `own` until that is
-/// committed. Errors: NotFound names the missing tensor, InvalidShape both shapes.
+/// committed. `one_launch`: of the decoder DecoderLayer::one_launch, too. Errors: NotFound names the missing tensor,
+/// InvalidShape both shapes.
 Status load_weights(const engine::WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan,
-                    engine::WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own,
+                    engine::WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, bool one_launch,
                     WhisperWeights* weights);
 
 /// Of which dtypes the products' matrices are, once they are placed.

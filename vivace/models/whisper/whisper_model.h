@@ -88,7 +88,17 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   void declare_buffers();
   Status fill_constants();
   Status capture();
-  WhisperContext context() const { return {config_, plan_, weights_, buffers_, nullptr, enters_}; }
+  WhisperContext context() const {
+    return {config_,  plan_,   weights_, buffers_, nullptr,
+            enters_, launches_.empty() ? &stacks_ : nullptr};
+  }
+  /// Whether steps of one row may be decode_layers_cross's, as far as options and configuration say; else `launches_`
+  /// says why not, and a load that asked for it fails.
+  Status check_decode_layers();
+  Status decode_by_launches(const Status& why);
+  /// The stacks, once weights and caches lie where they stay, and the kernel.
+  Status open_decode_layers();
+  Result<CrossStacks> stack_layers() const;
   /// The points of a graph, none before place_gates() has looked.
   engine::GateMarks marks(exec::ShapeKey key) const;
   /// Times the launches of a graph with all its rows, and finds its gates.
@@ -152,6 +162,8 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   engine::SpeechLimits limits_;
   WhisperWeights weights_;
   WhisperBuffers buffers_;
+  CrossStacks stacks_;
+  std::string launches_;  // why steps of one row are launches of the layers' ops; empty: they are one of all layers
   SoundInputs sound_;
   TextInputs text_;
   TextOutputs told_;
