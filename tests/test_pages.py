@@ -116,13 +116,17 @@ def test_answers_grow_and_give_way():
         masked = model.generate_ids(IDS[:30], max_tokens=90, mask=lambda so_far: [(t + len(so_far)) % 3 > 0 for t in range(vocab)]).tokens
     for ahead in (1, 4):
         with load(PATH, "f32", kv_dtype="f32", context=128, num_kv_blocks=3, max_batch=3, max_in_flight_steps=ahead, logit_bias=True) as model:
-            streams = [model._stream(r["prompt"], None, max_tokens=100, temperature=0.8, seed=r["seed"], repetition_penalty=1.3, presence_penalty=0.2) for r in requests]
-            assert [[c.token for c in s] for s in streams] == alone
-            first = model._stream(requests[0]["prompt"], None, max_tokens=100, temperature=0.8, seed=20, repetition_penalty=1.3, presence_penalty=0.2)
-            second = model._stream(IDS[:30], None, max_tokens=90, mask=lambda so_far: [(t + len(so_far)) % 3 > 0 for t in range(vocab)])
-            got = [c.token for c in second]
-            assert got == masked and [c.token for c in first] == alone[0]
-            assert model._live.pending() == 0 and model._live.parked() > 0
+            for _ in range(10):  # until answers met: the engine may end one before this thread has begun the next
+                streams = [model._stream(r["prompt"], None, max_tokens=100, temperature=0.8, seed=r["seed"], repetition_penalty=1.3, presence_penalty=0.2) for r in requests]
+                assert [[c.token for c in s] for s in streams] == alone
+                first = model._stream(requests[0]["prompt"], None, max_tokens=100, temperature=0.8, seed=20, repetition_penalty=1.3, presence_penalty=0.2)
+                second = model._stream(IDS[:30], None, max_tokens=90, mask=lambda so_far: [(t + len(so_far)) % 3 > 0 for t in range(vocab)])
+                got = [c.token for c in second]
+                assert got == masked and [c.token for c in first] == alone[0]
+                assert model._live.pending() == 0
+                if model._live.parked() > 0:
+                    break
+            assert model._live.parked() > 0
 
 
 def test_classes_and_deadlines():

@@ -125,7 +125,7 @@ def left_alone(port, case):
     deaf = "window" in case.dtypes and not 0 <= int(case.values["window"][0]) < case.dims["C"]
     placeless = place_left_alone("out", case)
     none = bool(placeless[0]) or deaf
-    return np.full(case.dims["T"], none) if port == "out" else np.full(case.dims["N"], none or case.rows == 0)
+    return np.full(case.dims["T"], none) if port == "out" else np.full(case.dims["N"], none or (case.rows is not None and case.rows <= 0))
 
 
 MATRICES = ("qkv", "o", "cross_q", "cross_o", "up", "down")
