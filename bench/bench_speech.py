@@ -73,7 +73,7 @@ def noise(i: int = 0):
 
 @functools.cache
 def scales_of(folder, device) -> list[float]:
-    """Of fp8_static, calibrated from noise: codes as they are in earnest, for power follows them."""
+    """Of fp8_static, calibrated from noise: quantized values as large as real ones, since power depends on them."""
     from vivace import _core
 
     return _core.load_speech(folder, device=device, precision="bf16", rows=1, random_weights=True).calibrate([noise()])

@@ -3,7 +3,7 @@
 //
 // As decode_layers.cuh: warps 0..7 consume, warp 8 produces, activations pass between blocks as words. What differs:
 // a layer norm needs its row's mean before the product, so that the warps meet once more in front of it; and the keys
-// of cross-attention come through the ring, those of self-attention, which pages of one place may hold, come from
+// of cross-attention come through the ring, those of self-attention, which pages of one position may hold, come from
 // memory to the registers of the warp that reads them, asked for while its query is on the way.
 #pragma once
 #include "vivace/kernels/decode/decode_layers_cross.h"
@@ -246,7 +246,7 @@ struct CrossConsumer {
     }
     send(softmax, kWords.parts, 40);
   }
-  /// Every splits-th stage of 64 places, which come through the ring.
+  /// Every splits-th stage of 64 positions, which come through the ring.
   __device__ __forceinline__ void attend_cross() {
     const int column = warp() * 8 + lane() % 4 * 2;
     WarpSoftmax<P> softmax;

@@ -38,7 +38,7 @@ struct DecodeLayersCrossArgs {
   }
 };
 
-/// What the CUDA kernel takes: what cross-attention sees as matrices of words, a place a row.
+/// What the CUDA kernel takes: what cross-attention sees as matrices of words, a position a row.
 struct DecodeLayersCrossTmaArgs {
   TensorMap k, v;
   int32_t k_rows, v_rows;  // of the matrices, a layer
