@@ -9,13 +9,15 @@ import pytest
 from vivace import _core
 import vivace
 
+BLOCKS = {"q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}
+
 
 def picked(w, T, N, K):
     """The policy's fields, as its header orders them."""
     x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
     arrays = {"w": vivace.view(np.empty((N, K // 32 * 18), np.uint8), dtype="q4_0", shape=(N, K))}
     if w in ("q8_0", "q4_k", "q6_k"):
-        block, size = {"q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}[w]
+        block, size = BLOCKS[w]
         arrays = {"w": vivace.view(np.empty((N, K // block * size), np.uint8), dtype=w, shape=(N, K))}
     if w in ("e4m3", "i8"):
         arrays = {"w": np.empty((N, K), ml_dtypes.float8_e4m3fn if w == "e4m3" else np.int8), "w_row_scale": np.empty(N, np.float32)}
@@ -58,6 +60,39 @@ def test_33_tokens_and_more_in_one_pass_where_rows_fill_the_chip(w, T, N, K, til
 def test_eight_bits_have_64_rows_a_tile_where_these_fill_the_chip(w, T, N, K, warps, panel):
     fields = picked(w, T, N, K)
     assert (fields[0], fields[3], fields[6]) == (warps, "2" if T == 16 else "4", panel)
+
+
+def drawn(rng):
+    """Weights of some format and shape, tokens, and whether short stages of x may serve them."""
+    N, K = int(rng.integers(1, 800)) * 32, int(rng.integers(1, 32)) * 512
+    w = rng.choice(["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q6_k", "e4m3", "i8", "nvfp4", "i4"])
+    group = int(rng.choice([32, 64, 128]))
+    scales = {"w_row_scale": np.empty(N, np.float32)} if rng.random() < 0.5 else {"w_block_scale": np.empty((N, K // group), rng.choice([np.float32, np.float16]))}
+    if w in BLOCKS:
+        block, size = BLOCKS[w]
+        arrays = {"w": vivace.view(np.empty((N, K // block * size), np.uint8), dtype=w, shape=(N, K))}
+    elif w == "nvfp4":
+        arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="e2m1", shape=(N, K)), "w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)}
+    elif w == "i4":
+        arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="i4", shape=(N, K)), "w_block_scale": np.empty((N, K // group), np.float32)}
+        arrays |= {"w_block_zero": np.empty((N, K // group), np.int8)} if rng.random() < 0.5 else {}
+    else:
+        arrays = {"w": np.empty((N, K), ml_dtypes.float8_e4m3fn if w == "e4m3" else np.int8)} | scales
+    return str(w), int(rng.integers(2, 65)), N, K, arrays
+
+
+def test_short_stages_serve_only_whom_they_were_made_for():
+    """Drawn formats, scales and shapes: a ring of 1024 is for 33 tokens and more of q4_0 and NVFP4, and for 17 and more of eight bits."""
+    rng, seen = np.random.default_rng(29), set()
+    for _ in range(600):
+        w, T, N, K, arrays = drawn(rng)
+        x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
+        found = re.search(r"GemmWeightOnly{(.*)}", _core.picked_kernel("gemm", 90, x=x, out=out, **arrays))
+        fields = found.group(1).split(", ") if found else [""] * 14
+        if fields[6] == "1024" and fields[13] == "true":
+            seen.add((w, fields[3]))
+            assert (w in ("q4_0", "nvfp4") and T > 32) if fields[3] == "8" else (w in ("q8_0", "e4m3", "i8") and T > 16), (w, T, N, K, fields)
+    assert seen == {("q4_0", "8"), ("nvfp4", "8"), ("q8_0", "4"), ("e4m3", "4"), ("i8", "4")}
 
 
 @pytest.mark.parametrize("w", ["q4_k", "q6_k"])

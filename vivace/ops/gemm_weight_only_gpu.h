@@ -123,9 +123,14 @@ struct GemmWeightOnlyGpu {
     };
     return 2 * turns(32) <= 3 * turns(64);
   }
-  /// A row whose stages of x are a quarter of a step. No format whose groups come eight at a time has such.
+  /// A row whose stages of x are a quarter of a step; and who takes it. 64 tokens in one pass: q4_0 and NVFP4, for
+  /// whose products the registers are enough (i4 and scales a group spill up to 96 bytes there). 64 rows: elements of
+  /// eight bits, for which a longer ring leaves no room.
   static constexpr bool short_stages(const Policy& row) { return row.panel < 512 * row.warps_k; }
-  static bool takes_short_stages(DType w, const Policy& p) { return p.step(w) == 512 && info(w).block != 256; }
+  static constexpr bool takes_short_stages(DType w, const Policy& p) {
+    if (p.token_tiles == 8) return w == DType::q4_0 || p.wide(w);
+    return p.step(w) == 512 && p.step_bytes(w) >= 512;
+  }
   /// Blocks that an SM holds at once with `smem_bytes` each.
   static int held(const Key& k, uint32_t smem_bytes) {
     const int by_memory = static_cast<int>(kHopper.sm_smem_kib * 1024 / (smem_bytes + 1024));
