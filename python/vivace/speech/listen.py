@@ -50,7 +50,7 @@ def run(args) -> int:
     elif args.file is not None:
         samples, rate = audio.read(args.file)
         pieces = _paced(samples, rate, args.pace)
-    with load_speech(path, device=args.device, precision=args.precision, calibration=args.calibration, threads=args.threads) as model:
+    with load_speech(path, device=args.device, precision=args.precision, calibration=args.calibration, threads=args.threads, rows=1) as model:
         show = Lines(args.json)
         with model.stream_audio(rate=rate, policy=args.policy, step=args.step, language=args.language, task=args.task, prompt=args.prompt) as stream:
             try:

@@ -48,7 +48,7 @@ def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, 
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations), "fp8" (fp8 weights and activations,
     a scale a token) or "fp8_static": scales found by hearing `calibration`, a list of sounds as transcribe() takes them, in bf16; `percentile` of the magnitudes that their
     windows bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan and the sounds. windows: of 30 s that are encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.
-    decode_layers: whether a step of one token is one launch for all layers, where rows is 1 and precision "bf16": "on", "off" or "auto" (off so far: no GPU has timed it); its bits are others than those of launches. report()["decode_layers"] says what serves.
+    decode_layers: whether a step of one token is one launch for all layers, where rows is 1 and precision "bf16": "on", "off" or "auto" (on where the device has its kernel); its bits are others than those of launches. report()["decode_layers"] says what serves.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, InvalidArgumentError, InvalidShapeError, OutOfMemoryError.
     """
     from vivace.model import find_compiler

@@ -24,8 +24,9 @@ Status WhisperModel::check_decode_layers() {
     return launches(strf("precision %s: weights and activations are not bf16", plan_.name));
   if (const int64_t head = config_.head_dim(config_.decoder); head != kHead)
     return launches(strf("heads of %ld, wanted %ld", static_cast<long>(head), static_cast<long>(kHead)));
-  if (wanted == "on") return {};
-  return launches("no GPU has timed one launch yet");  // once one has: "auto" is "on" where the kernel is
+  if (wanted == "auto" && !ops::decode_layers_cross.has_kernel(runtime_->arch()))
+    return launches("no kernel for this device");
+  return {};
 }
 
 Result<CrossStacks> WhisperModel::stack_layers() const {
