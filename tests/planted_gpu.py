@@ -38,6 +38,7 @@ def tactics(op):
     return f"tests/gpu -k 'tactic and ([{op}] or [{op}-)'"
 
 
+WGMMA_BITS = "tests/gpu/test_weight_only_wgmma.py"
 WAIT = "ptx::dependency_wait();\n"
 ROWS = "if (static_cast<int>(blockIdx.x) >= valid_rows(a.rows, a.T)) return;\n"
 
@@ -230,6 +231,10 @@ FAULTS = [
     ("gemm_weight_only: of x's places the first ones alone are prepared", K + "gemm/x_ring.cuh", "ready = seen, seen = true", "ready = true, seen = true", table("gemm")),
     ("gemm_weight_only: a tile's tokens do not follow the ones before", K + "gemm/weight_only.cuh", "{block % tiles_t} * tile_tokens", "{block % tiles_t} * P.tokens()", table("gemm")),
     ("gemm_weight_only: x is asked for before the predecessor is done", K + "gemm/weight_only.cuh", "ptx::dependency_wait();\n  ptx::launch_dependents();\n  tile.prefetch_x(t0);", "tile.prefetch_x(t0);\n  ptx::dependency_wait();\n  ptx::launch_dependents();", waits("gemm", "and constant")),
+    ("gemm_weight_only: wgmma adds to the sums of the group before", K + "gemm/weight_only.cuh", "Product::begin(to, low[here], b)", "Product::run(to, low[here], b)", WGMMA_BITS),
+    ("gemm_weight_only: wgmma's second half of a group is its first", K + "gemm/weight_only.cuh", "ptx::wgmma_further(b, 32)", "ptx::wgmma_further(b, 0)", WGMMA_BITS),
+    ("gemm_weight_only: pairs of x are not turned for wgmma", K + "gemm/x_ring.cuh", "make_uint4(v[0].y, v[1].y, v[2].y, v[3].y)", "make_uint4(v[0].y, v[2].y, v[1].y, v[3].y)", WGMMA_BITS),
+    ("gemm_weight_only: wgmma multiplies x that was not turned yet", K + "gemm/x_ring.cuh", "ptx::named_barrier<kThreads>(1 + wk);", "", WGMMA_BITS),
     ("block scales: rows of W share the first one's", K + "gemm/weight_only.cuh", "row / a.block_rows * pitch_bytes", "row / a.block_rows * 0 * pitch_bytes", table("gemm")),
     ("block scales: an entry of x serves eight groups", K + "gemm/panel.cuh", "(first + i % kGroups) / 4]", "(first + i % kGroups) / 8]", table("gemm")),
     ("grouped_gemm: counts are not read", K + "moe/grouped_gemm.h", "if (counts != nullptr)", "if (counts != nullptr && A < 0)", table("grouped_gemm")),

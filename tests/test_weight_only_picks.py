@@ -21,6 +21,8 @@ def picked(w, T, N, K):
         arrays = {"w": vivace.view(np.empty((N, K // block * size), np.uint8), dtype=w, shape=(N, K))}
     if w in ("e4m3", "i8"):
         arrays = {"w": np.empty((N, K), ml_dtypes.float8_e4m3fn if w == "e4m3" else np.int8), "w_row_scale": np.empty(N, np.float32)}
+    if w == "i4":
+        arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="i4", shape=(N, K)), "w_block_scale": np.empty((N, K // 128), ml_dtypes.bfloat16)}
     if w == "e2m1":
         arrays = {"w": vivace.view(np.empty((N, K // 2), np.uint8), dtype="e2m1", shape=(N, K)), "w_block_scale": np.empty((N, K // 16), ml_dtypes.float8_e4m3fn)}
     kernel = _core.picked_kernel("gemm", 90, x=x, out=out, **arrays)
@@ -36,19 +38,31 @@ def test_a_long_k_leaves_room_for_a_second_block(w, T, N, K, panel):
     assert (int(fields[6]), fields[13]) == (panel, "true" if T > 1 else "false")
 
 
-@pytest.mark.parametrize("w", ["q4_0", "e2m1"])
-def test_many_rows_are_dequantized_for_32_tokens_at_once(w):
+def by_wgmma(fields):
+    return len(fields) == 16 and fields[15] == "true"
+
+
+def test_many_rows_are_dequantized_for_32_tokens_at_once():
     """64 rows of W a tile: one dequantization serves more sums, if the shared memory holds the step."""
     for T in (17, 32):
-        assert picked(w, T, 24576, 4096)[2:4] == ["2", "4"]
-    assert picked(w, 16, 24576, 4096)[2:4] == ["1", "2"]
+        assert picked("q4_0", T, 24576, 4096)[2:4] == ["2", "4"]
+    assert picked("q4_0", 16, 24576, 4096)[2:4] == ["1", "2"]
+
+
+@pytest.mark.parametrize("w", ["e2m1", "i4"])
+@pytest.mark.parametrize("T, N, K, tiles", [(16, 24576, 4096, None), (17, 24576, 4096, "4"), (32, 6144, 4096, "4"), (33, 5120, 17408, "8"), (64, 24576, 4096, "8"), (64, 4096, 12288, None), (32, 4096, 4096, None)])
+def test_wgmma_multiplies_four_bits_with_scales_where_its_rows_fill_the_chip(w, T, N, K, tiles):
+    fields = picked(w, T, N, K)
+    assert by_wgmma(fields) == (tiles is not None)
+    if tiles:
+        assert fields[:5] == ["4", "4", "1", tiles, "1"]
 
 
 @pytest.mark.parametrize("w, T, N, K, tiles", [
     ("q4_0", 33, 24576, 4096, ["2", "8"]), ("q4_0", 64, 6144, 4096, ["2", "8"]), ("q4_0", 64, 5120, 17408, ["2", "8"]),
-    ("q4_0", 64, 4096, 12288, ["2", "4"]), ("e2m1", 48, 24576, 4096, ["2", "8"]), ("e2m1", 64, 24576, 4096, ["2", "4"])])
+    ("q4_0", 64, 4096, 12288, ["2", "4"])])
 def test_33_tokens_and_more_in_one_pass_where_rows_fill_the_chip(w, T, N, K, tiles):
-    """Stages of x of 128 elements leave room for 64 tokens, of NVFP4 for some fewer."""
+    """Stages of x of 128 elements leave room for 64 tokens."""
     fields = picked(w, T, N, K)
     assert fields[2:4] == tiles and fields[6] == ("1024" if tiles[1] == "8" else "2048")
 
@@ -82,17 +96,21 @@ def drawn(rng):
 
 
 def test_short_stages_serve_only_whom_they_were_made_for():
-    """Drawn formats, scales and shapes: a ring of 1024 is for 33 tokens and more of q4_0 and NVFP4, and for 17 and more of eight bits."""
-    rng, seen = np.random.default_rng(29), set()
+    """Drawn formats, scales and shapes: a ring of 1024 is for 33 tokens and more of q4_0, and for 17 and more of eight bits; wgmma is for four bits with scales beside them and no zero points."""
+    rng, seen, turned = np.random.default_rng(29), set(), set()
     for _ in range(600):
         w, T, N, K, arrays = drawn(rng)
         x, out = np.zeros((T, K), ml_dtypes.bfloat16), np.empty((T, N), ml_dtypes.bfloat16)
         found = re.search(r"GemmWeightOnly{(.*)}", _core.picked_kernel("gemm", 90, x=x, out=out, **arrays))
         fields = found.group(1).split(", ") if found else [""] * 14
-        if fields[6] == "1024" and fields[13] == "true":
+        if by_wgmma(fields):
+            turned.add((w, fields[3]))
+            assert w in ("nvfp4", "i4") and T > (32 if fields[3] == "8" else 16) and "w_block_zero" not in arrays and N > 1056
+        elif fields[6] == "1024" and fields[13] == "true":
             seen.add((w, fields[3]))
-            assert (w in ("q4_0", "nvfp4") and T > 32) if fields[3] == "8" else (w in ("q8_0", "e4m3", "i8") and T > 16), (w, T, N, K, fields)
-    assert seen == {("q4_0", "8"), ("nvfp4", "8"), ("q8_0", "4"), ("e4m3", "4"), ("i8", "4")}
+            assert (w == "q4_0" and T > 32) if fields[3] == "8" else (w in ("q8_0", "e4m3", "i8") and T > 16), (w, T, N, K, fields)
+    assert seen == {("q4_0", "8"), ("q8_0", "4"), ("e4m3", "4"), ("i8", "4")}
+    assert turned == {(w, tiles) for w in ("nvfp4", "i4") for tiles in "48"}
 
 
 @pytest.mark.parametrize("w", ["q4_k", "q6_k"])
@@ -101,6 +119,6 @@ def test_groups_that_come_eight_at_a_time_keep_stages_of_as_many(w):
 
 
 def test_scales_that_start_anywhere_have_a_margin():
-    """Rows of 258 entries: the margin's room is that of a second row tile."""
-    fields = picked("e2m1", 32, 24576, 4128)
-    assert fields[2:4] == ["1", "4"] and len(fields) == 14
+    """Rows of 258 entries, and of 256."""
+    assert picked("e2m1", 32, 24576, 4128)[14] == "false" and picked("e2m1", 32, 24576, 4096)[14] == "true"
+    assert picked("e2m1", 32, 4096, 4128)[2:4] == ["1", "4"] and len(picked("e2m1", 32, 4096, 4128)) == 14

@@ -2,6 +2,7 @@
 // grouped_gemm.
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,6 +49,10 @@ struct GemmWeightOnlyGpu {
       {2, 4, 2, 4, 1, 1, 2048, true}, {4, 4, 1, 4, 1, 1, 1024, true},  {2, 4, 1, 4, 1, 1, 2048, true},
       {2, 4, 1, 1, 1, 1, 2048, true},
   };
+  // The same by wgmma, more than kMmaTokens tokens: codes of four bits with scales beside them. For others (q4_0, eight
+  // bits) mma.sync is as fast.
+  static constexpr Policy kWgmmaTactics[] = {{4, 4, 1, 4, 1, 1, 2048, true}, {4, 4, 1, 8, 1, 1, 1024, true}};
+  static constexpr int kMmaTokens = 16;
   static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 4, kSmCount = kHopper.sm_count;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
@@ -89,7 +94,7 @@ struct GemmWeightOnlyGpu {
   static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
     p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale,
     p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.tma_steps = form.tma_steps, p.x_ring = form.x_ring;
-    p.straight = form.straight && p.row_tiles > 1;  // where room is short
+    p.straight = form.straight && (p.row_tiles > 1 || p.wgmma);  // where room is short
     if (p.tma_steps == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1)
       p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
     return p;
@@ -145,8 +150,23 @@ struct GemmWeightOnlyGpu {
     return whole.act == Act::f32 && (N + whole.p.rows() - 1) / whole.p.rows() * whole.p.cluster > kSmCount &&
            blocks(whole) < blocks(refilled);
   }
+  /// The row of kWgmmaTactics for a call, if one serves and its tiles of 64 rows fill the chip.
+  static std::optional<Key> pick_wgmma(DType x, DType w, DType out, Act act, int64_t T, int64_t N, const Policy& form,
+                                       Arch arch) {
+    if (!form.x_ring || !chip(arch).wgmma || x != DType::bf16 || T <= kMmaTokens || !form.aligned || form.has_min(w))
+      return {};
+    for (const Policy& row : kWgmmaTactics) {
+      Policy p = row;
+      p.wgmma = true;
+      p = with(p, form, x, w, act);
+      const bool fits = p.smem_bytes(x, w, act, p.tokens()) <= chip(arch).smem_bytes();
+      if (p.pairs(x, w) && T <= p.tokens() && fits && !low(T, N, p)) return Key{x, w, out, act, p};
+    }
+    return {};
+  }
   static Result<Key> pick_tma(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K,
                               const Policy& form, Arch arch) {
+    if (const std::optional<Key> key = pick_wgmma(x, w, out, act, T, N, form, arch)) return *key;
     const std::span<const Policy> rows =
         form.x_ring ? std::span<const Policy>(kRingTactics) : std::span<const Policy>(kTmaTactics);
     for (const Policy& row : rows) {
@@ -174,7 +194,8 @@ struct GemmWeightOnlyGpu {
         kernel, type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k,
         k.p.row_tiles, k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false", k.p.group,
         name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.tma_steps,
-        k.p.x_ring ? "true" : "false", k.p.straight ? ", true" : "");
+        k.p.x_ring ? "true" : "false",
+        k.p.wgmma ? (k.p.straight ? ", true, true" : ", false, true") : k.p.straight ? ", true" : "");
   }
 
   /// T is the bound that the kernel sees in its arguments.
@@ -200,6 +221,14 @@ struct GemmWeightOnlyGpu {
   static Status map_x(const Key& k, const void* x, int64_t T, int64_t K, int64_t stride, kernels::TensorMap* to) {
     if (!k.p.x_ring) return {};
     const int bytes = info(k.x).bytes;
+    if (k.p.wgmma)
+      return device::encode_map(device::MapShape{.data = x,
+                                                 .rows = T,
+                                                 .columns = K,
+                                                 .pitch = stride * bytes,
+                                                 .element_bytes = bytes,
+                                                 .box_rows = kernels::even_tokens(static_cast<int>(T), k.p.tokens())},
+                                to);
     return device::encode_map(device::WordMapShape{.data = x,
                                                    .rows = T,
                                                    .words = K * bytes / 8,
@@ -306,7 +335,9 @@ struct GemmWeightOnlyGpu {
       one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
     Policy straight = form(1, true, 16, DType::e4m3, false, false, true);
     straight.straight = true;
-    one(DType::bf16, DType::e2m1, Act::f32, 64, 4096, straight);
+    for (const int T : {32, 64}) one(DType::bf16, DType::e2m1, Act::f32, T, 4096, straight);
+    for (const int T : {32, 64})
+      one(DType::bf16, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, false, false, true));
     for (const int K : {5120, 17408})
       one(DType::bf16, DType::e2m1, Act::f32, 1, K, form(1, true, 16, DType::e4m3, false, false, true));
     one(DType::bf16, DType::i4, Act::f32, 1, 5120, form(1, true, 128, DType::bf16, true, false, true));

@@ -17,6 +17,8 @@
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/ptx/wgmma.cuh"
+#include "vivace/kernels/ptx/wgmma_held.cuh"
 #include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
@@ -60,6 +62,8 @@ struct WeightOnlyTile {
                                    : kTma&& P.token_tiles == 1                            ? kGroups
                                                                                           : 2;
   static_assert(P.panel % ((P.x_ring ? 32 * kTakes : kStep) * P.warps_k) == 0 && P.slice() % 4 == 0);
+  static_assert(!P.wgmma || (P.warps_n == 4 && P.row_tiles == 1 && P.x_ring && P.aligned && kWPlanes == 1 && !kHalves &&
+                             !Panel::kMin && !kInt && !P.x_scaled));
   static_assert(!P.straight || (P.scale_bytes(W) > 0 && P.scale_bytes(W) % 16 == 0));
 
   const GemmArgs& a;
@@ -80,7 +84,7 @@ struct WeightOnlyTile {
 
   /// x in the memory behind W's ring.
   __device__ __forceinline__ static Panel held(const GemmArgs& args, const TensorMap* x_map, uint8_t* smem) {
-    uint8_t* const memory = smem + kBarrierBytes + kRingBytes;
+    uint8_t* const memory = smem + P.x_at(W);
     if constexpr (P.x_ring)
       return Panel(x_map, memory, ptx::shared_address(smem) + P.w_barrier_bytes(), args.T,
                    static_cast<int>(threadIdx.x) / 32 % P.warps_n, static_cast<int>(threadIdx.x) / 32 / P.warps_n);
@@ -264,7 +268,7 @@ struct WeightOnlyTile {
     constexpr int kRun = kSuper || kTakes < kGroups ? (kTakes < 8 ? kTakes : 8)
                                                     : kGroups;  // groups of a super-block, or of x's stage
     static_assert(kTakes % kRun == 0);
-#pragma unroll
+#pragma unroll(P.wgmma ? 4 : kGroups / kRun)
     for (int from = 0; from < kGroups; from += kRun) {
       ScaledRow rows[P.row_tiles][2];
 #pragma unroll
@@ -284,7 +288,13 @@ struct WeightOnlyTile {
       }
       const int base = kSuper ? 0 : from, x_at = (P.x_ring ? from % kTakes : at + from) - base;
       constexpr int kUnit = kFolds ? 2 : 1;  // groups that a lane reads at once
-      if (groups >= from + kRun) {
+      if constexpr (P.wgmma) {
+        if (groups >= from + kRun) multiply_run<kRun>(rows[0], x_at, base, acc[0]);
+        else
+#pragma unroll 1
+          for (int j = 0; j < (groups - from + kUnit - 1) / kUnit * kUnit; ++j)
+            multiply_run<1>(rows[0], x_at, base + j, acc[0]);
+      } else if (groups >= from + kRun) {
 #pragma unroll(kTogether / kUnit)
         for (int j = 0; j < kRun; j += kUnit) multiply_group(rows, x_at, base + j, acc);
       } else {
@@ -301,6 +311,55 @@ struct WeightOnlyTile {
     if constexpr (kInt) multiply_codes(rows, at, j, acc);
     else if constexpr (kFolds) multiply_folded(rows, at, j, acc);
     else multiply_planes(rows, at, j, acc);
+  }
+
+  /// The lane's operands of group j, as mma.sync's.
+  __device__ __forceinline__ void dequantize(const ScaledRow (&rows)[2], int j, uint32_t (&low)[4],
+                                             uint32_t (&high)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t v[1][4];
+      if constexpr (kFolds)
+        scaled_pairs(word_at<4>(rows[h].p + j / 2 * 32 + lane % 4 * 8 + j % 2 * 4),
+                     pair_scale(rows[h].scales[j / 2 * 4 + lane % 4]), v[0]);
+      else if constexpr (kPairs) paired_values<Mma>(word_at<4>(rows[h].p + j * 16 + lane % 4 * 4), v[0]);
+      else rows[h].operands(j, lane % 4, v);
+      low[h] = v[0][0], low[2 + h] = v[0][1], high[h] = v[0][2], high[2 + h] = v[0][3];
+    }
+  }
+  /// kRun groups by wgmma, whose sums have the bits of mma.sync's: the next group's weights are dequantized beside the
+  /// products of one.
+  template <int kRun>
+  __device__ __forceinline__ void multiply_run(const ScaledRow (&rows)[2], int at, int j0,
+                                               float (&acc)[P.token_tiles][4]) const {
+    using Product = ptx::WgmmaHeld<Mma, P.tokens()>;
+    constexpr int kSums = 4 * P.token_tiles;
+    float(&all)[kSums] = reinterpret_cast<float(&)[kSums]>(acc);
+    float part[kSums];
+    uint32_t low[2][4], high[2][4];
+    const uint64_t x = panel.tile();
+    dequantize(rows, j0, low[0], high[0]);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      const int of = at + j0 + j, here = j % 2, next = here ^ 1;
+      const uint64_t b = ptx::wgmma_further(x, static_cast<uint32_t>(of / 2 * P.tokens() * 128 + of % 2 * 64));
+      float(&to)[kSums] = kScaled ? part : all;
+      ptx::wgmma_fence();
+      if constexpr (kScaled) Product::begin(to, low[here], b);
+      else Product::run(to, low[here], b);
+      Product::run(to, high[here], ptx::wgmma_further(b, 32));
+      ptx::wgmma_commit();
+      if (!kScaled && j > 0) ptx::wgmma_wait<1>();  // what the next registers hold has been read
+      if (j + 1 < kRun) dequantize(rows, j0 + j + 1, low[next], high[next]);
+      if constexpr (kScaled) {
+        const float scale[2] = {rows[0].scale_of(j0 + j, 0), rows[1].scale_of(j0 + j, 0)};
+        ptx::wgmma_wait<0>(part);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) all[i] = fmaf(part[i], scale[i % 4 / 2], all[i]);
+      } else if (j + 1 == kRun) {
+        ptx::wgmma_wait<0>(all);
+      }
+    }
   }
 
   __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
@@ -566,7 +625,7 @@ struct WeightOnlyTile {
 template <class X, DType W, class Out, GemmAct kAct, GemmWeightOnly P>
 __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct))
     gemm_weight_only(const __grid_constant__ GemmWeightOnlyArgs args) {
-  extern __shared__ __align__(128) uint8_t weight_only_smem[];
+  extern __shared__ __align__(1024) uint8_t weight_only_smem[];
   const GemmArgs& a = args.g;
   if constexpr (P.tma_steps > 0) ptx::tma_prefetch(args.w_map);
   if constexpr (P.x_ring) ptx::tma_prefetch(args.x_map);

@@ -28,6 +28,7 @@ struct GemmWeightOnly {
   int32_t tma_steps = 0;          // TMA brings W, so many of the steps below at a time; 0: cp.async
   bool x_ring = false;  // and x, into a ring of places for each warp along K; `panel` elements of K are in all of these
   bool straight = false;  // each row of W has a row of w_block_scale, which starts at 16 bytes: the ring has no margin
+  bool wgmma = false;  // four warps along N multiply together, x lies in the ring as wgmma reads it
   constexpr bool operator==(const GemmWeightOnly&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -121,6 +122,7 @@ struct GemmWeightOnly {
     return act == GemmAct::q8 ? panel + 16 : (x_ring ? 32 * x_run(w) : panel) * 2 + (pairs(x, w) ? 64 : 32);
   }
   VV_HD constexpr int x_stage_bytes(DType x, DType w, int T) const {
+    if (wgmma) return x_run(w) / 2 * tokens() * 128;  // 64 elements of every token, row behind row
     return (T * x_pitch(x, w, GemmAct::f32) + 127) / 128 * 128;
   }
   VV_HD constexpr bool has_min(DType w) const {
@@ -135,14 +137,20 @@ struct GemmWeightOnly {
     if (x_ring) return warps_k * x_stages(w) * x_stage_bytes(x, w, held) + side_bytes(w, act);
     return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * held * x_pitch(x, w, act) + side_bytes(w, act);
   }
+  /// Where x begins: swizzled rows of 128 bytes start at a multiple of eight.
+  VV_HD constexpr int x_at(DType w) const {
+    const int at = barrier_bytes(w) + ring_bytes(w);
+    return wgmma ? (at + 1023) / 1024 * 1024 : at;
+  }
   VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
-    const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = (persistent() ? 2 : 1) * sum_bytes();
+    const int operands = x_at(w) - barrier_bytes(w) + panel_bytes(x, w, act, T), sums = (persistent() ? 2 : 1) * sum_bytes();
     return barrier_bytes(w) + (!reuse() ? operands + sums : operands > sums ? operands : sums);
   }
 };
 
 /// Where P.tma_steps > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes. Where
-/// P.x_ring: the map of x as 64-bit words, in boxes of a tile's rows x x_pitch() bytes.
+/// P.x_ring: the map of x as 64-bit words, in boxes of a tile's rows x x_pitch() bytes; where P.wgmma, in boxes of 128
+/// bytes, swizzled.
 struct GemmWeightOnlyArgs {
   TensorMap w_map, x_map;
   GemmArgs g;

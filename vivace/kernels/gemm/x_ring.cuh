@@ -4,6 +4,7 @@
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/ptx/wgmma.cuh"
 #include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
@@ -68,7 +69,7 @@ struct XRing {
   /// Waits for the next stage.
   __device__ __forceinline__ void take() {
     ring.consumer_wait(ring_at);
-    if constexpr (kPairs || kMin) {
+    if constexpr (kPairs || kMin || P.wgmma) {
       if (ready) return;
       prepare();
       ptx::named_barrier<kThreads>(1 + wk);
@@ -95,12 +96,43 @@ struct XRing {
               t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
     x_operands<kPairs, kFolds>(here() + t * kPitch, t, at, j, lane % 4, b);
   }
+  /// Where P.wgmma: 64 elements of every token, from the stage's first group on; those of the next lie kTokens rows on.
+  __device__ __forceinline__ uint64_t tile() const { return ptx::wgmma_tile(ptx::shared_address(here())); }
   /// Sums of group j, of the two tokens whose products the lane holds.
   __device__ __forceinline__ float2 sum(int m, int j) const {
     return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2);
   }
 
  private:
+  /// Where P.wgmma: the pairs that lane c of mma.sync takes of 32 elements (see x_operands()) become the c-th of four
+  /// words of 16 bytes. Of kFolds, whose lanes have 16 neighbours of 64 elements, a half of these.
+  struct Turned {
+    uint4 v[4];
+    /// word(i): the i-th of a token's eight.
+    template <class Word>
+    __device__ __forceinline__ void read(int part, Word word) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        v[c] = *word(kFolds ? 2 * c + part : 4 * part + c);
+        if constexpr (kPairs) v[c] = paired(v[c]);
+      }
+    }
+    template <class Word>
+    __device__ __forceinline__ void write(int part, Word word) const {
+      if constexpr (kPairs) {
+        *word(4 * part) = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
+        *word(4 * part + 1) = make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
+        *word(4 * part + 2) = make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
+        *word(4 * part + 3) = make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; c += 2) {
+          *word(4 * part + c) = make_uint4(v[c].x, v[c].z, v[c + 1].x, v[c + 1].z);
+          *word(4 * part + c + 1) = make_uint4(v[c].y, v[c].w, v[c + 1].y, v[c + 1].w);
+        }
+      }
+    }
+  };
   __device__ __forceinline__ uint8_t* here() const {
     return memory + (wk * kStages + ring_at.stage) * stride;
   }
@@ -114,16 +146,43 @@ struct XRing {
     --left;
     if (threadIdx.x % 32 == 0) {
       const int column = ((first + next / kRuns * P.warps_k) * kRuns + next % kRuns) * (kRun * 32);
-      ring.producer_expect(into, rows * kPitch);
-      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, ring.full(into), column / 4,
-                    t0);
+      const uint32_t to = ptx::shared_address(memory + (wk * kStages + into) * stride);
+      if constexpr (P.wgmma) {
+        ring.producer_expect(into, rows * kRun * 64);
+#pragma unroll
+        for (int block = 0; block < kRun / 2; ++block)
+          ptx::tma_load(to + block * kTokens * 128, *map, ring.full(into), column + block * 64, t0);
+      } else {
+        ring.producer_expect(into, rows * kPitch);
+        ptx::tma_load(to, *map, ring.full(into), column / 4, t0);
+      }
     }
     if (++next == runs) next = 0;
   }
   /// What operands() and sum() want beside x itself, by all warps of the share.
   __device__ __forceinline__ void prepare() const {
     const int thread = wn * 32 + static_cast<int>(threadIdx.x) % 32;
-    if constexpr (kPairs) {
+    if constexpr (P.wgmma) {
+      static_assert(!kMin);
+      static_assert(kTokens * kRun % kThreads == 0);
+      for (int u = thread; u < kTokens * kRun; u += kThreads) {
+        // Neighbours have a token's two halves, or tokens: then eight of them meet in no bank.
+        const int half = kFolds ? u % 2 : u / kTokens, t = (kFolds ? u / 2 : u) % kTokens;
+        const int part = kFolds ? half : half / (kRun / 2), block = kFolds ? u / 2 / kTokens : half % (kRun / 2);
+        uint8_t* const row = here() + (block * kTokens + t) * 128;
+        const auto word = [&](int i) { return reinterpret_cast<uint4*>(row + (i ^ (t & 7)) * 16); };
+        Turned of;
+        if constexpr (kFolds) {
+          if (t < rows) of.read(part, word);
+          __syncwarp();  // the other half lies in the same words
+          if (t < rows) of.write(part, word);
+        } else if (t < rows) {
+          of.read(part, word);
+          of.write(part, word);
+        }
+      }
+      ptx::tensor_fence();  // wgmma reads it
+    } else if constexpr (kPairs) {
       for (int u = thread; u < rows * (kRun * 4); u += kThreads) {
         const int t = u / (kRun * 4), word = u % (kRun * 4);
         uint4* row = reinterpret_cast<uint4*>(here() + t * kPitch);

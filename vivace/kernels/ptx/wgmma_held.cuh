@@ -44,6 +44,13 @@ __device__ __forceinline__ uint32_t load_half_word(uint32_t from) {
                    : __VA_ARGS__                                                                               \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                      \
     }                                                                                                          \
+    /* d = A times B */                                                                                        \
+    __device__ __forceinline__ static void begin(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {      \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" registers "}, {%" #a0 ", %" #a1 \
+                   ", %" #a2 ", %" #a3 "}, %" #b_at ", 0, 1, 1, 0;"                                             \
+                   : __VA_ARGS__                                                                               \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                      \
+    }                                                                                                          \
   };
 #define VV_REG0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define VV_REG1 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
