@@ -2,7 +2,9 @@
 """What the loop over keys of a prefill kernel costs, from its machine code: a model of one quarter of an SM, whose warps walk the loop by the
 control words of its instructions (stalls, scoreboards). Needs nvdisasm on the PATH, no GPU.
 
-    python lab/attention/loop_model.py [--folder build/one-span] ROWS:HEAD:KEYS:STAGES[:tall] ...      # 128:64:128:3 256:64:128:3:tall
+    python lab/attention/loop_model.py [--folder FOLDER] ROWS:HEAD:KEYS:STAGES[:full] ...      # 128:64:128:3 256:64:128:3:full
+
+`full`: of a full mask; tiles of 256 rows are attention_prefill_tall's.
 
 Prints instructions and cycles of a block of keys. What it takes for given: eight cycles a MUFU, two an instruction of the ALU pipe, one of
 the FMA pipe; N/2 cycles a product of N columns; a product is issued when the one before it of its warp has begun. The first of the two
@@ -142,8 +144,9 @@ def main() -> None:
     jit.find_nvrtc()
     header = next(h for h, e in _core.gpu_instances("attention", 90) if "attention_prefill_tma" in e)
     for cut in args.cuts:
-        (rows, head, keys, stages), tall = map(int, cut.split(":")[:4]), cut.endswith(":tall")
-        kernel = f"attention_prefill_{'tall' if tall else 'tma'}<vivace::kernels::bf16, vivace::kernels::AttentionTile{{{head}, {head}, {rows // 16}, 1, {keys}, {stages}, 1, true, true, true}}, vivace::kernels::Standard>"
+        (rows, head, keys, stages), full = map(int, cut.split(":")[:4]), ", true" if cut.endswith(":full") else ""
+        name, more = ("attention_prefill_tall", "") if rows == 256 else ("attention_prefill_tma", ", vivace::kernels::Standard")
+        kernel = f"{name}<vivace::kernels::bf16, vivace::kernels::AttentionTile{{{head}, {head}, {rows // 16}, 1, {keys}, {stages}, 1, true, true, true{full}}}{more}>"
         with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
             f.write(_core.compile_kernels([(header, f"vivace::kernels::{kernel}")], "sm_90a")[0])
             f.flush()

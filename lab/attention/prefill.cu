@@ -1,7 +1,6 @@
-// Forms and tiles of attention_prefill_tma in one process: each against the kernel as it is, bit by bit, then timed in
-// turn. With `check` nothing is timed. The reference is the op's kernel, which its tests hold.
-//   python lab/attention/prefill_forms.py build/one-span
-//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. -Ibuild/one-span lab/attention/prefill.cu -o prefill
+// Prefill by TMA in one process: tiles of attention_prefill_tma, with its form for full masks, and
+// attention_prefill_tall, each against the form for any mask, bit by bit, then timed in turn. `check`: not timed.
+//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/prefill.cu -o prefill
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -13,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "lab/attention/prefill_tall.cuh"
-#include "prefill_one_span.cuh"
 #include "vivace/kernels/attention/attention.cuh"
 
 namespace {
@@ -33,31 +30,27 @@ using namespace vivace::kernels;
 // nvcc's host side knows no class-type template parameters of kernels.
 template <int d, int m, int keys, int stages, bool one_span>
 __global__ void __launch_bounds__(32 * m + 128, 1) tma_kernel(const __grid_constant__ AttentionTmaArgs f) {
-  constexpr AttentionTile P{d, d, m, 1, keys, stages, 1, true, true, true};
-  if constexpr (one_span)
-    forms::run_attention_prefill_tma<bf16, P, Standard, bf16>(f);
-  else
-    kernels::run_attention_prefill_tma<bf16, P, Standard, bf16>(f);
+  constexpr AttentionTile P{d, d, m, 1, keys, stages, 1, true, true, true, one_span};
+  run_attention_prefill_tma<bf16, P, Standard>(f);
 }
 template <int d, int keys, int stages>
 __global__ void __launch_bounds__(512, 1) tall_kernel(const __grid_constant__ AttentionTmaArgs f) {
-  constexpr AttentionTile P{d, d, 16, 1, keys, stages, 1, true, true, true};
-  run_attention_prefill_tall<bf16, P, Standard, bf16>(f);
+  constexpr AttentionTile P{d, d, 16, 1, keys, stages, 1, true, true, true, true};
+  run_attention_prefill_tall<bf16, P>(f);
 }
 
 struct Entry {
   std::string name;
   AttentionTile tile;
-  bool tall;
   void (*kernel)(AttentionTmaArgs);
 };
 template <int d, int m, int keys, int stages, bool one_span>
 void add_one(std::vector<Entry>& all) {
-  const AttentionTile tile{d, d, m, 1, keys, stages, 1, true, true, true};
-  all.push_back({std::to_string(16 * m) + " rows" + (one_span ? ", one span" : ""), tile, false,
+  const AttentionTile tile{d, d, m, 1, keys, stages, 1, true, true, true, one_span};
+  all.push_back({std::to_string(16 * m) + " rows" + (one_span ? ", one span" : ""), tile,
                  &tma_kernel<d, m, keys, stages, one_span>});
 }
-/// A tile of the kernel as it is, then of its form.
+/// For any mask, then for a full one.
 template <int... kCut>
 void add(std::vector<Entry>& all) {
   add_one<kCut..., false>(all);
@@ -66,8 +59,7 @@ void add(std::vector<Entry>& all) {
 std::vector<Entry> entries() {
   std::vector<Entry> all;
   add<64, 8, 128, 3>(all);
-  add_one<64, 12, 128, 3, true>(all);  // the kernel as it is has no registers for three warpgroups
-  all.push_back({"256 rows, tall", {64, 64, 16, 1, 128, 3, 1, true, true, true}, true, &tall_kernel<64, 128, 3>});
+  all.push_back({"256 rows, tall", {64, 64, 16, 1, 128, 3, 1, true, true, true, true}, &tall_kernel<64, 128, 3>});
   add<72, 4, 128, 2>(all);
   add<72, 8, 128, 2>(all);
   add<128, 8, 128, 2>(all);
@@ -78,7 +70,7 @@ std::vector<Entry> entries() {
 
 struct Shape {
   const char* name;
-  int B, T, L, Hq, Hkv, D, m;  // T queries of each of B slots; warps of the op's own tile
+  int B, T, L, Hq, Hkv, D, m;  // T queries of each of B slots; warps of the reference's tile
   AttentionMask mask;
   bool slots;           // whether a tensor names them, as encoders give it
   bool ragged = false;  // runs and lengths of all kinds, NaN beyond; less rows than T
@@ -175,14 +167,14 @@ struct Prepared {
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
     const int rows = entry.tile.rows();
     const auto tiles = static_cast<unsigned>((int64_t{a.T} * a.group() + rows - 1) / rows * a.Hkv);
-    grid = entry.tall ? tiles : std::min(tiles, 132u);
+    grid = entry.tile.tall() ? tiles : std::min(tiles, 132u);
     LAB_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(entry.kernel),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, entry.tile.smem()));
   }
   void launch(cudaStream_t stream) const {
     cudaLaunchConfig_t config = {};
     config.gridDim = {grid, 1, 1};
-    config.blockDim = {e->tall ? 512u : static_cast<unsigned>(e->tile.threads()), 1, 1};
+    config.blockDim = {static_cast<unsigned>(e->tile.threads()), 1, 1};
     config.dynamicSmemBytes = static_cast<size_t>(e->tile.smem());
     config.stream = stream;
     cudaLaunchAttribute early = {};
@@ -221,6 +213,8 @@ int main(int argc, char** argv) {
       {"runs of slots, 256", 7, 200, 300, 8, 1, 256, 8, full, true, true},
       {"Whisper's encoder, 1500 x 20 of 64", 1, 1500, 1500, 20, 20, 64, 8, full, true},
       {"the same without slots", 1, 1500, 1500, 20, 20, 64, 8, full, false},
+      {"the same over 512 places", 1, 1500, 512, 20, 20, 64, 8, full, false},
+      {"the same over 128 places", 1, 1500, 128, 20, 20, 64, 8, full, false},
       {"8 windows of it", 8, 1500, 1500, 20, 20, 64, 8, full, true},
       {"SigLIP, 2 x 256 x 16 of 72", 2, 256, 256, 16, 16, 72, 4, full, true},
       {"SigLIP, 3 x 256 x 16 of 72", 3, 256, 256, 16, 16, 72, 8, full, true},
@@ -239,8 +233,8 @@ int main(int argc, char** argv) {
     Problem p(s);
     std::vector<Prepared> ours;
     for (const Entry& e : all)
-      if (e.tile.d == s.D && !(e.tall && s.mask != full)) ours.emplace_back(e, p.a);
-    // The first is the op's own.
+      if (e.tile.d == s.D && !(e.tile.one_span && s.mask != full)) ours.emplace_back(e, p.a);
+    // The first is the reference.
     std::iter_swap(ours.begin(),
                    std::find_if(ours.begin(), ours.end(), [&](const Prepared& x) { return x.e->tile.warps_m == s.m; }));
     std::vector<char> want, got(p.out_bytes + p.lse_bytes);

@@ -16,6 +16,7 @@ from vivace import _core, jit  # noqa: E402
 # sizes together: attention's streams cut in two (48 of 53: the cases fix the slots, and with them the cut).
 REQUIRED = 0.89
 SHARE = {
+    "attention": 0.88,  # 64 of 72 on sm_90a: tiles of 256 rows are for windows beyond this search; test_attention_full.py and the op's cases hold them
     "gemm": 0.45,  # 96 of 211 on sm_90a: shipped tiles of large weights are beyond the float64 reference; lab/gemm/bench holds those to it on samples, and to each other's bits
 }
 SHARES = {"gemm": 3, "norm": 2, "attention": 2}  # tests of an op's tactics, which can run side by side; otherwise one

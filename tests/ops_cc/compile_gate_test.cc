@@ -30,13 +30,16 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 22> kSpills{{
+constexpr std::array<Allowed, 23> kSpills{{
     {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>",
      96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>",
      56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
     {"attention_prefill_tma<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>",
      8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
+    {"attention_prefill_tma<",
+     "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a,
+     "of a full mask: one word, in the warp that asks, which has 24"},
     {"attention_split_kv<", "e4m3, vivace::kernels::AttentionSplitKV{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a,
      "two blocks an SM leave 168 registers; the turn, the next block and a barrier's number are read from the stack in "
      "each turn of 128 keys"},

@@ -292,6 +292,16 @@ def group_cases():
     yield Case(shape(18, 150, 64, 2, 128, 128), codes("bf16", "bf16", pos="i32"), values={"pos": np.arange(132, 150), "out_scale": [0.01]}, distributions=("normal",), note="a chunk of which a token fills a tile")
 
 
+FULL = {"mask": "full"}
+KINDS = np.repeat([0, 1, 0, -1, 1, 0, 1, 2, 0, 1], [37, 100, 1, 250, 64, 3, 700, 2, 129, 814])  # runs of slots of all lengths
+ENCODERS = [  # long windows in full: heads of 64 that tiles of 256 rows take, lengths beside their blocks of 128 keys
+    Case(shape(1500, 1040, 12, 12, 64, 64), ports("bf16", "bf16", slot="i32", length="i32", lse="f32"), FULL, values={"slot": np.repeat([0, -1, 0], [257, 1, 1242]), "length": np.array([130])}, distributions=("normal", "large"),
+         note="a token that has no slot divides a tile's run"),
+    Case(shape(2100, 1030, 9, 9, 64, 64, S=2), ports("bf16", "bf16", slot="i32", length="i32", rows="i32"), FULL, rows=2095, values={"slot": KINDS, "length": np.array([257, 1])}, distributions=("normal",), note="windows in any order"),
+    Case(shape(1030, 1024, 17, 1, 64, 64), codes("bf16", "bf16", length="i32", sinks="f32", lse="f32"), FULL, values={"length": np.array([128]), "out_scale": [0.01]}, distributions=("normal",), note="tokens across tiles, one whole block of keys"),
+    Case(shape(2100, 9, 9, 1100, 64, 64, B=1, R=3), ports("f16", "f16", slot="i32", k_offsets="i32"), FULL | {"layout": "hnd"}, values={"slot": KINDS, "k_offsets": np.array([5, 260, 389])}, distributions=("normal",), note="ragged windows, heads first"),
+]
+
 CAPPED = {"softcap": 4.0}
 CUT = [  # kernels cut in eight or sixteen along the keys, and the one that no TMA feeds
     *(Case(shape(3, 700, 8, 2, 128, 128), ports(t, t, pos="i32", lse="f32"), CAPPED, ranges={"pos": (600, 700)}, distributions=("normal",), note="capped scores of a long decode step") for t in ("bf16", "f16")),
@@ -350,7 +360,7 @@ CASES = [
     *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
            distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
     *BEYOND, *WINDOWED, *RAGGED, *CHUNKS,
-    *HEADS_FIRST, *CODES, *CUT, *group_cases(),
+    *HEADS_FIRST, *CODES, *CUT, *ENCODERS, *group_cases(),
 ]
 
 
@@ -370,6 +380,21 @@ def fit(d):
     if d.chance(0.85):
         d.dims["Dv"] = d.dims["D"]
     d.dims["W"] = max(1, min(d.dims["W"], 8))
+    if d.attr("mask") == "full" and d.dims["T"] >= 1024 and d.chance(0.5):
+        encoder(d, heads, places)
+
+
+def encoder(d, heads, places):
+    """Long windows of heads of 64, and so many heads that tiles of 256 rows may be few turns of a chip."""
+    d.drop("page_table", "k_offsets", "head_scale", "slopes", "bits", "bits_from")
+    for name in ("window", "softcap"):
+        d.attrs.pop(name, None)
+    d.dims["S"] = d.dims["B"] = max(1, min(d.dims["S"], d.dims["T"] // 1024))
+    group = d.pick((1, 1, 1, 2, 3, 8))
+    d.dims["D"] = d.dims["Dv"] = 64
+    d.dims[heads] = -(-d.pick((17000, 20000, 30000)) // (d.dims["T"] * group))
+    d.dims["Hq"] = d.dims[heads] * group
+    d.dims[places] = max(d.dims[places], 1024 + d.pick((0, 1, 127)))
 
 
 def contents(d, rng):

@@ -117,10 +117,14 @@ struct AttentionTile {
   bool wgmma;       // Hopper: warpgroups, wgmma; one stream
   bool warp_specialized =
       false;  // warpgroups whose keys and values a producer warp brings by TMA; else heads of a multiple of 64
+  bool one_span = false;  // with it: tokens that share a slot see the same places, from 0 on
   static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
-  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n + (warp_specialized ? 128 : 0); }
+  /// Four warpgroups of consumers leave no registers for a producer: one of their warps asks for keys and values.
+  VV_HD constexpr bool tall() const { return warp_specialized && warps_m == 16; }
+  VV_HD constexpr int producer_threads() const { return warp_specialized && !tall() ? 128 : 0; }
+  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n + producer_threads(); }
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// 16-bit elements between rows in shared memory: an odd number of 16-byte units, so that the eight rows
@@ -274,7 +278,7 @@ struct AttentionSwapAB {
   VV_HD constexpr int smem() const { return barriers_at() + (stages * 5 + 2) * 8; }
 };
 
-/// Arguments of `prefill_tma`, `swap_ab` and `split_kv`: those of the op, and k and v as TMA
+/// Arguments of `prefill_tma`, `prefill_tall`, `swap_ab` and `split_kv`: those of the op, and k and v as TMA
 /// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) positions (without
 /// pages: n); n: the kernel's keys, swap_ab: kBox.
 struct AttentionTmaArgs {

@@ -7,13 +7,12 @@
 
 namespace vivace::kernels {
 
-/// Products into probabilities, 2^kProbExponent times what they are. `factor`, above 0, takes a row's products to
-/// powers of two; `row_max` counts in products. row_sum: this lane's share; by: what the sums so far must shrink by.
-template <int kProbExponent, int kTiles>
-__device__ __forceinline__ void online_softmax(const float (&factor)[2], float (&s)[kTiles][4], float (&row_max)[2],
-                                               float (&row_sum)[2], float (&by)[2]) {
-  // Four chains of maxima and of sums, so that none waits for its own last step.
-  float m[4] = {row_max[0], row_max[0], row_max[1], row_max[1]}, base[2], sum[4] = {};
+/// The largest products so far, what they make the base of a row's powers of two, and by what its sums must shrink.
+template <int kTiles>
+__device__ __forceinline__ void softmax_bases(const float (&factor)[2], const float (&s)[kTiles][4],
+                                              float (&row_max)[2], float (&base)[2], float (&by)[2]) {
+  // Four chains of maxima, so that none waits for its own last step.
+  float m[4] = {row_max[0], row_max[0], row_max[1], row_max[1]};
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -27,6 +26,15 @@ __device__ __forceinline__ void online_softmax(const float (&factor)[2], float (
     by[i] = ptx::exp2_fast(row_max[i] * factor[i] - base[i]);
     row_max[i] = largest;
   }
+}
+
+/// Products into probabilities, 2^kProbExponent times what they are. `factor`, above 0, takes a row's products to
+/// powers of two; `row_max` counts in products. row_sum: this lane's share; by: what the sums so far must shrink by.
+template <int kProbExponent, int kTiles>
+__device__ __forceinline__ void online_softmax(const float (&factor)[2], float (&s)[kTiles][4], float (&row_max)[2],
+                                               float (&row_sum)[2], float (&by)[2]) {
+  float base[2], sum[4] = {};
+  softmax_bases(factor, s, row_max, base, by);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll

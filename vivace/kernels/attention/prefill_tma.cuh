@@ -75,6 +75,23 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv;
   }
 
+  /// End of the run of tokens from ta on that share a slot, of a tile that ends before `past`.
+  __device__ __forceinline__ int end_of_run(int ta, int past) const {
+    if constexpr (P.one_span) return slot_end<P.rows()>(a, ta, past, lane);
+    else return run_end(a, ta, past, lane);
+  }
+
+  /// By the producer warp: keys and values of places [lo, hi) of a slot, the last block first.
+  __device__ __forceinline__ void fetch_run(const AttentionTmaArgs& f, int box, int64_t slot, int lo, int hi, int& i) {
+    for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
+      const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
+      const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
+      keys_ring().producer_acquire(i);
+      tma_load_kv<kPanels>(*this, keys(i), f.k, keys_ring().full(i % kStages), box, page, position);
+      values_ring().producer_acquire(i);
+      tma_load_kv<kPanelsV>(*this, values(i), f.v, values_ring().full(i % kStages), box, page, position);
+    }
+  }
   /// The producer warp: every block of every tile, in the order in which they are read.
   __device__ __forceinline__ void produce(const AttentionTmaArgs& f) {
     const int box = kv_box<kKeys>(a);
@@ -85,18 +102,15 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
       move_to(at);
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
-        tb = run_end(a, ta, past_t, lane);
-        int lo, hi;
-        span_of_tokens(a, ta, tb, lane, &lo, &hi);
-        if (hi <= lo) continue;
-        const int64_t slot = AttentionSpan(a, ta).slot;
-        for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
-          const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-          const int page = kv_page<kKeys>(a, slot, j, hi, lane, box);  // read while the stage is still in use
-          keys_ring().producer_acquire(i);
-          tma_load_kv<kPanels>(*this, keys(i), f.k, keys_ring().full(i % kStages), box, page, position);
-          values_ring().producer_acquire(i);
-          tma_load_kv<kPanelsV>(*this, values(i), f.v, values_ring().full(i % kStages), box, page, position);
+        if constexpr (P.one_span) {  // a token's span is its run's: it is asked for before the run's end is known
+          const AttentionSpan see(a, ta);
+          if (see.end > 0) fetch_run(f, box, see.slot, 0, static_cast<int>(see.end), i);
+          tb = end_of_run(ta, past_t);
+        } else {
+          tb = end_of_run(ta, past_t);
+          int lo, hi;
+          span_of_tokens(a, ta, tb, lane, &lo, &hi);
+          if (hi > lo) fetch_run(f, box, AttentionSpan(a, ta).slot, lo, hi, i);
         }
       }
     }
@@ -157,7 +171,9 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
 
   /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
   __device__ __forceinline__ void patch(Q* v, int from, int to) const {
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < (to - from) * (kDimV / 8); i += P.warps_m * 32) {
+    int i = static_cast<int>(threadIdx.x) - P.producer_threads();
+    if constexpr (P.tall()) asm volatile("" : "+r"(i));  // so that no address is kept across blocks
+    for (; i < (to - from) * (kDimV / 8); i += P.warps_m * 32) {
       const float zeros[8] = {};
       store<8>(Base::template smem_at<kKeys, 0>(v, from + i / (kDimV / 8), i % (kDimV / 8) * 8), zeros);
     }
@@ -184,10 +200,14 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     if (hi <= lo) return scores_done();  // the same in every warp
     const int least = lo / kKeys, most = (hi - 1) / kKeys;
     SeenByAll seen;
+    if constexpr (P.one_span) {
+      seen.row(lo, hi);
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (this->in_run(this->my_row(r), ta, tb)) seen.row(first[r], end[r]);
-    seen.agree();
+      for (int r = 0; r < 2; ++r)
+        if (this->in_run(this->my_row(r), ta, tb)) seen.row(first[r], end[r]);
+      seen.agree();
+    }
     const auto whole = [&](int b) { return seen(b * kKeys, (b + 1) * kKeys); };
     const float factor = Hooks<V>::kEdits ? 1.0f : a.scale * kLog2e;
 
@@ -258,7 +278,7 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
       wait_queries();
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
-        tb = run_end(a, ta, past_t, lane);
+        tb = end_of_run(ta, past_t);
         attend(ta, tb, i, [&] {
           if (tb < past_t || !next.exists) return;
           group_barrier();  // every warp's scores are done

@@ -38,6 +38,22 @@ __device__ __forceinline__ int run_end(const AttentionArgs& a, int t, int past, 
   return a.window > 0 ? touching_end(a, t, past, lane) : past;
 }
 
+/// run_end() of at most kMost tokens, without a window: every slot is on its way at once.
+template <int kMost>
+__device__ __forceinline__ int slot_end(const AttentionArgs& a, int t, int past, int lane) {
+  if (a.slot == nullptr || t + 1 == past) return past;
+  const int32_t slot = a.slot[t];
+  int32_t other[kMost / 32];
+#pragma unroll
+  for (int i = 0; i < kMost / 32; ++i) other[i] = a.slot[min(t + 1 + lane + 32 * i, past - 1)];
+  int end = past;
+#pragma unroll
+  for (int i = kMost / 32 - 1; i >= 0; --i)
+    if (const uint32_t parts = __ballot_sync(0xffffffffu, other[i] != slot); parts != 0)
+      end = t + 32 * i + __ffs(static_cast<int>(parts));
+  return min(end, past);
+}
+
 /// Places [least, most) that any of tokens [ta, tb) sees, the same in every warp; most is 0 if they see none.
 __device__ __forceinline__ void span_of_tokens(const AttentionArgs& a, int ta, int tb, int lane, int* least,
                                                int* most) {

@@ -276,23 +276,29 @@ struct AttentionTileKernel {
     }
   }
 
+  __device__ __forceinline__ void clear() {
+    row_max[0] = row_max[1] = kMinusInfinity, row_sum[0] = row_sum[1] = 0;
+#pragma unroll
+    for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
+  }
   /// Empty state for the rows of tokens [ta, tb), which share a slot; what any of them sees, the same in every warp.
   __device__ __forceinline__ void begin(int ta, int tb, int* least, int* most) {
     const int group = a.group();
+    if constexpr (P.one_span) *least = 0, *most = static_cast<int>(AttentionSpan(a, ta).end);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = my_row(i) / group;
       first[i] = end[i] = 0;
-      if (my_row(i) < row_end && t >= ta && t < tb) {
+      if constexpr (P.one_span) {
+        if (in_run(my_row(i), ta, tb)) end[i] = *most;
+      } else if (my_row(i) < row_end && t >= ta && t < tb) {
         const AttentionSpan see(a, t);
         first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
       }
       if constexpr (Hooks<V>::kEdits) token[i] = t;
-      row_max[i] = kMinusInfinity, row_sum[i] = 0;
     }
-#pragma unroll
-    for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
-    span_of_tokens(a, ta, tb, lane, least, most);
+    clear();
+    if constexpr (!P.one_span) span_of_tokens(a, ta, tb, lane, least, most);
   }
 
   /// Tokens [ta, tb): all their keys.
