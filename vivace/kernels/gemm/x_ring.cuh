@@ -165,21 +165,17 @@ struct XRing {
     if constexpr (P.wgmma) {
       static_assert(!kMin);
       static_assert(kTokens * kRun % kThreads == 0);
-      for (int u = thread; u < kTokens * kRun; u += kThreads) {
-        // Neighbours have a token's two halves, or tokens: then eight of them meet in no bank.
-        const int half = kFolds ? u % 2 : u / kTokens, t = (kFolds ? u / 2 : u) % kTokens;
-        const int part = kFolds ? half : half / (kRun / 2), block = kFolds ? u / 2 / kTokens : half % (kRun / 2);
+      constexpr int kParts = kFolds ? 1 : 2;  // of a token's 64 elements
+      for (int u = thread; u < kTokens * (kRun / 2) * kParts; u += kThreads) {  // neighbours are tokens: eight meet in no bank
+        const int t = u % kTokens, more = u / kTokens, block = more % (kRun / 2), part = more / (kRun / 2);
         uint8_t* const row = here() + (block * kTokens + t) * 128;
         const auto word = [&](int i) { return reinterpret_cast<uint4*>(row + (i ^ (t & 7)) * 16); };
-        Turned of;
-        if constexpr (kFolds) {
-          if (t < rows) of.read(part, word);
-          __syncwarp();  // the other half lies in the same words
-          if (t < rows) of.write(part, word);
-        } else if (t < rows) {
-          of.read(part, word);
-          of.write(part, word);
-        }
+        if (t >= rows) continue;
+        Turned of[3 - kParts];
+#pragma unroll
+        for (int h = 0; h < 3 - kParts; ++h) of[h].read(part + h, word);
+#pragma unroll
+        for (int h = 0; h < 3 - kParts; ++h) of[h].write(part + h, word);
       }
       ptx::tensor_fence();  // wgmma reads it
     } else if constexpr (kPairs) {
