@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.differential import MODES, chains
 from tests.differential import __main__ as driver
 from tests.differential.draw import as_draft, bytes_of, draw
 from tests.differential.judge import is_large
-from tests.differential.kernels import scale_of
+from tests.differential.kernels import CANDIDATES, DRY, Kernels, scale_of
 from tests.differential.report import report
 from tests.differential.run import again, run
 from tests.differential.work import Worker, turns
@@ -65,6 +66,45 @@ def test_calls_as_large_as_a_devices(op):
         if seen == 2:
             return
     raise AssertionError(f"{op}: {seen} large calls in 400 draws")
+
+
+NARROW = {"attention_block_scaled": 0.4, "scaled_attention": 0.4}  # of fewer head sizes on a GPU: the share of draws that has a kernel
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if not OPS[op]["composite"]])
+def test_what_is_drawn_has_a_kernel(op):
+    """Whether a GPU takes a call is known without one: what the CPU takes and Hopper refuses would be drawn for nothing. 4 s for all."""
+    kernels = Kernels(SEED)
+    calls = [draw(op, f"{SEED}.{number}", scale_of(number)) for number in range(40)]
+    assert sum(kernels.of(call) is not None for call in calls) >= NARROW.get(op, 0.85) * len(calls)
+
+
+@pytest.mark.parametrize("op, ports", [("decode_layers", ("k_cache", "v_cache")), ("decode_layers_cross", ("cross_k", "cross_v"))])
+def test_layers_lie_whole_positions_apart(op, ports):
+    """Where something lies between them. The CPU takes layers that lie 16 bytes further apart, Hopper does not."""
+    kernels, found = Kernels(SEED), dict.fromkeys(ports, 0)
+    for number in range(200):
+        call = draw(op, f"{SEED}.{number}")
+        for port in ports:
+            off, gap = call.layout.get(port, (0, 0))
+            if gap and found[port] < 2 and kernels.of(call) is not None:
+                planted = replace(call, layout=call.layout | {port: (off, gap + 8)})
+                result = run(planted)
+                assert not result.wrong and not result.refused and kernels.of(planted) is None
+                found[port] += 1
+        if min(found.values()) == 2:
+            return
+    raise AssertionError(found)
+
+
+def test_refused_draws_are_not_all_that_runs(monkeypatch):
+    """Without time to compile: of an op of which nine draws in ten are refused."""
+    kernels = Kernels(SEED)
+    monkeypatch.setattr(kernels, "of", lambda call: "vivace::served" if call.case.seed % 10 == 0 else None)
+    kernels.ran.add("vivace::served")
+    chosen = [kernels.choose("cast", range(CANDIDATES * n, CANDIDATES * (n + 1)), SEED, spare=False) for n in range(80)]
+    refused = [c for c in chosen if c is not None and kernels.of(c[1]) is None]
+    assert 0 < len(refused) <= 80 // DRY and sum(c is not None for c in chosen) > 2 * len(refused)
 
 
 @pytest.mark.parametrize("op, what", [

@@ -49,6 +49,7 @@ class Domain:
     weight: float = 1.0                            # how often it is drawn, against other ops
     tokens: dict | None = None                     # where a token's results do not depend on others: port that is not a row a token -> f(tokens, rows) -> its rows for these tokens
     aligned: bool = False                          # ports lie at multiples of 16 bytes: a kernel that takes no others
+    whole: dict = field(default_factory=dict)      # port -> symbols: what lies between its rows is a multiple of their product, for the same reason
     never: tuple = ()                              # facts of differential/tally.py that the table allows and the op refuses
 
 

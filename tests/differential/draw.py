@@ -20,6 +20,7 @@ FEW = (1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 50, 63, 64
 WIDTHS = (576, 768, 896, 1000, 1024, 1152, 1280, 1536, 2048, 2304, 2560, 3072, 4096, 4304)
 TYPICAL = 0.45  # of the calls have types, sizes and layouts as models have them
 TRIES = 40  # drafts until one fits
+ANY_GAP = 0.05  # of ports in Domain.whole lie as a device refuses and the CPU takes
 
 
 @dataclass(frozen=True)
@@ -204,9 +205,9 @@ def judged_work(d, domain):
     return work
 
 
-def placed(d, case, rng, aligned):
+def placed(d, case, rng, domain):
     """Layouts, aliases and poison."""
-    kind, mixed = (rng.choice(("dense", "aligned")), False) if d.typical or aligned else (rng.choice(LAYOUTS), rng.random() < 0.4)
+    kind, mixed = (rng.choice(("dense", "aligned")), False) if d.typical or domain.aligned else (rng.choice(LAYOUTS), rng.random() < 0.4)
     layout = {}
     for port, dtype in case.dtypes.items():
         mine = rng.choice((kind, kind, "dense", "odd")) if mixed else kind
@@ -217,6 +218,8 @@ def placed(d, case, rng, aligned):
             off = (rng.choice((0, 1, 2)) * wide, rng.choice((0, 1, 2, 4)) * wide)
         else:
             off = (0, 0)
+        if off[1] and port in domain.whole and rng.random() >= ANY_GAP:
+            off = (off[0], off[1] // wide * math.prod(d.dims[s] for s in domain.whole[port]))
         if pitched(d.op, port, case) and mine != "dense":
             off = (*off, rng.choice((0, 1, 2, 4)) * (1 if mine == "odd" else wide))
         if by_column(d.op, port, case) and rng.random() < 0.25:
@@ -276,7 +279,7 @@ def draw(op, seed, scale=CPU):
             continue
         d.rows = row_count(d, rng)
         case = case_of(d, rng.randrange(1 << 31))
-        return Call(op, case, rng.choice(domain.distributions), **placed(d, case, rng, domain.aligned))
+        return Call(op, case, rng.choice(domain.distributions), **placed(d, case, rng, domain))
     raise Unfit(f"{op}: no draft of seed {seed} fits")
 
 

@@ -36,10 +36,12 @@ class Kernels:
         self.table = {e for op, row in OPS.items() if row["gpu"] for _, e in _core.gpu_instances(op, capability)}
 
     def of(self, call):
-        """The kernel's expression; of a call that several kernels serve, one after the other, what it says of types; None if it is refused."""
+        """The kernel's expression; of a composite whose parts run one after the other what it says of types; None if the call is refused."""
         try:
             return _core.picked_kernel(call.op, self.capability, **Memory(call).arrays(_nowhere), **call.case.attrs)
         except vivace.UnsupportedError:
+            if not OPS[call.op]["composite"]:
+                return None
             choices = {a["name"] for a in OPS[call.op]["attrs"] if a["kind"] in ("choice", "boolean")}
             return f"{call.op} {sorted(call.case.dtypes.items())} {sorted((k, str(v)) for k, v in call.case.attrs.items() if k in choices)}"
         except vivace.Error:
@@ -73,8 +75,9 @@ class Kernels:
         return new is not None
 
     def choose(self, op, numbers, seed, spare=True):
-        """(number, call) of the first draw whose kernel has not run, or of the first; None if none fits."""
-        first = None
+        """(number, call) of the first draw whose kernel has not run, or of the first; None if none fits. Draws that are refused run in every
+        DRYth turn at most: they need no compiler, and would be all that runs where there is no time for one."""
+        first = refused = None
         self.turns[op] += 1
         thorough = self.only or self.dry[op] < DRY or self.turns[op] % DRY == 0
         for number in numbers:
@@ -91,6 +94,9 @@ class Kernels:
                 if kernel is not None and re.search(self.only, kernel):
                     return number, call
                 continue
+            if kernel is None:
+                refused = refused or (number, call)
+                continue
             new = self.fresh(op, kernel, spare)
             if new is None:
                 continue
@@ -101,4 +107,4 @@ class Kernels:
             if scale_of(number) is DEVICE or number % WIDER == 1:
                 first = first or (number, call)
         self.dry[op] += 1
-        return first
+        return first or (refused if self.turns[op] % DRY == 0 else None)

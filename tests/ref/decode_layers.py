@@ -224,6 +224,6 @@ def contents(d, rng):
     return out
 
 
-DOMAIN = Domain(fit=fit, contents=contents, attrs={"eps": (1e-5,), "attn_factor": (1.2, 0.9)}, sizes={"N": (1, 2, 3), "H": (64, 128, 192, 320, 576), "M": (64, 128, 320, 576), "D": (64, 64, 128), "Hkv": (1, 2, 3), "B": (1, 2, 3), "S": (1, 2, 3), "P": (1, 2, 5), "L": (20, 64, 65), "T": (1,), "R": (32,)},
-                distributions=("normal", "normal", "tiny", "edges", "zero"), aligned=True,
+DOMAIN = Domain(fit=fit, contents=contents, attrs={"eps": (1e-5,), "attn_factor": (1.2, 0.9)}, sizes={"N": (1, 2, 3), "H": (64, 128, 192, 320, 576), "M": (64, 128, 320, 576), "D": (64, 64, 128), "Hkv": (1, 2, 3), "B": (1, 2, 3), "S": (1, 2, 3), "P": (1, 2, 5), "L": (20, 64, 65), "T": (1,), **dict.fromkeys("QARW", (1,))},
+                distributions=("normal", "normal", "tiny", "edges", "zero"), aligned=True, whole={"k_cache": ("Hkv", "D"), "v_cache": ("Hkv", "D")},
                 work=lambda d: d.dims["N"] * (d.dims["H"] * (d.dims["Q"] + d.dims["A"] + 3 * d.dims["M"]) + d.dims["A"] * d.dims["L"] * (d.dims["P"] if d.has("page_table") else 1) * 8), weight=2)

@@ -206,6 +206,6 @@ def contents(d, rng):
     return out
 
 
-DOMAIN = Domain(fit=fit, contents=contents, attrs={"eps": (1e-6,)}, sizes={"N": (1, 2, 3), "Hq": (1, 2, 3, 5), "H": (64,), "M": (64, 128, 320, 576), "D": (64,), "B": (1, 2, 3), "S": (1, 2, 3), "P": (1, 2, 5), "L": (20, 64, 65), "C": (1, 2), "F": (1, 63, 64, 65, 200), "T": (1,)},
-                distributions=("normal", "normal", "tiny", "edges", "zero"), aligned=True,
+DOMAIN = Domain(fit=fit, contents=contents, attrs={"eps": (1e-6,)}, sizes={"N": (1, 2, 3), "Hq": (1, 2, 3, 5), "M": (64, 128, 320, 576), "D": (64,), "B": (1, 2, 3), "S": (1, 2, 3), "P": (1, 2, 5), "L": (20, 64, 65), "C": (1, 2), "F": (1, 63, 64, 65, 200), "T": (1,), **dict.fromkeys("HVW", (1,))},
+                distributions=("normal", "normal", "tiny", "edges", "zero"), aligned=True, whole={"cross_k": ("Hq", "D"), "cross_v": ("Hq", "D")},
                 work=lambda d: d.dims["N"] * (d.dims["H"] * (6 * d.dims["H"] + 2 * d.dims["M"]) + d.dims["H"] * (d.dims["F"] + d.dims["L"] * (d.dims["P"] if d.has("page_table") else 1)) * 8), weight=2)
