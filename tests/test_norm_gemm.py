@@ -3,8 +3,10 @@ import numpy as np
 import pytest
 from ml_dtypes import float8_e4m3fn
 
-from vivace import ops
-from vivace.errors import InvalidArgumentError, InvalidShapeError
+from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM
+from tests.op_data import NUMPY
+from vivace import _core, ops
+from vivace.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 
 
 def arrays(T=3, M=8, N=8, K=64):
@@ -89,3 +91,31 @@ def test_a_chain_in_e4m3_is_norms_and_products():
     ops.rms_gemm(x=out["scaled"], squares=out["squares"], row_scale=np.empty(T, np.float32), w=codes, x_scale=s, out=y)
     want = total / np.sqrt((total**2).mean(-1, keepdims=True)) * (1 + scale) @ codes.astype(np.float64).T
     assert (np.linalg.norm(y - want, axis=1) <= 0.04 * np.linalg.norm(want, axis=1)).all()
+
+
+def is_one_kernel(op, dtypes, shapes, **attributes):
+    try:
+        _core.picked_kernel(op, 90, **{p: np.empty(shape, NUMPY[dtypes.get(p, "f32")]) for p, shape in shapes.items()}, **attributes)
+    except UnsupportedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("T, M, K, eight, gated, one", RMS_GEMM)
+def test_one_kernel_of_rms_gemm(T, M, K, eight, gated, one):
+    """What tests/gpu/test_rms_gemm.py expects of sm_90a, whose bits it looks at."""
+    operands = "e4m3" if eight else "bf16"
+    shapes = {"x": (T, K), "squares": (T, -(-K // 8)), "w": (M, K), "bias": (M,), "rows": (1,), "row_scale": (T,), "out": (T, M // 2 if gated else M)}
+    shapes |= ({"x_scale": (1,), "w_row_scale": (M,)} if eight else {}) | ({"out_scale": (1,)} if eight == 2 else {})
+    dtypes = {"x": operands, "w": operands, "rows": "i32", "out": "e4m3" if eight == 2 else "bf16"}
+    assert is_one_kernel("rms_gemm", dtypes, shapes, gated=bool(gated), epilogue="gelu_tanh" if gated else "silu") == bool(one)
+
+
+@pytest.mark.parametrize("T, N, K, eight, gate, weight, one", GEMM_RMS_ROWS)
+def test_one_kernel_of_gemm_rms_rows(T, N, K, eight, gate, weight, one):
+    operands = "e4m3" if eight & 1 else "bf16"
+    shapes = {"x": (T, K), "w": (N, K), "rows": (1,), "residual": (T, N), "out": (T, N), "scaled": (T, N), "squares": (T, -(-N // 8))}
+    shapes |= ({"gate": (1, N)} if gate else {}) | ({"x_scale": (1,), "w_row_scale": (N,)} if eight & 1 else {}) | ({"scaled_scale": (1,)} if eight & 2 else {})
+    shapes |= {"scale": (1, N)} if weight is None else {"weight": (N,)}
+    dtypes = {"x": operands, "w": operands, "rows": "i32", "residual": "bf16", "out": "bf16", "scaled": "e4m3" if eight & 2 else "bf16", "gate": "bf16", "scale": "bf16", "weight": weight}
+    assert is_one_kernel("gemm_rms_rows", dtypes, shapes) == bool(one)

@@ -7,6 +7,8 @@ torch = pytest.importorskip("torch")
 if not (device and device.ON_GPU):
     pytest.skip("--device cuda runs these", allow_module_level=True)
 
+from tests.gpu.memory import TORCH  # noqa: E402
+from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM  # noqa: E402
 from vivace import _core, ops  # noqa: E402
 from vivace.errors import UnsupportedError  # noqa: E402
 
@@ -38,10 +40,7 @@ def rows_of(draw, T, K, dtype):
     return scaled.to(dtype), squares
 
 
-# T, M, K, eight bits (2: of out too), gated, fused on sm_90a: K cut in one, two, four, eight; K off whole steps and sums off whole fours
-@pytest.mark.parametrize("T, M, K, eight, gated, one", [(50, 8192, 1024, 0, 1, 1), (50, 2560, 1024, 0, 0, 1), (64, 1024, 4096, 0, 0, 1), (1, 2560, 1024, 0, 0, 1), (17, 6144, 2048, 0, 1, 1),
-                                                        (33, 2048, 1024, 1, 0, 1), (64, 4096, 2048, 1, 1, 1), (1, 6144, 4096, 0, 0, 1), (16, 24576, 4096, 0, 1, 1), (32, 4096, 1024, 0, 0, 1), (2, 1920, 576, 0, 1, 1), (9, 520, 264, 0, 0, 1), (5, 512, 400, 1, 0, 1), (70, 512, 256, 0, 0, 0),
-                                                        (50, 2560, 1024, 1, 0, 1), (50, 8192, 1024, 2, 1, 1), (7, 6144, 2048, 2, 1, 1), (33, 528, 512, 2, 0, 1)])
+@pytest.mark.parametrize("T, M, K, eight, gated, one", RMS_GEMM)
 def test_rms_gemm(T, M, K, eight, gated, one):
     draw, dtype = draws(T + M), E4M3 if eight else BF16
     x, squares = rows_of(draw, T, K, dtype)
@@ -60,20 +59,14 @@ def test_rms_gemm(T, M, K, eight, gated, one):
         assert torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
-# T, N, K, eight bits (1: of the operands, 2: of the rows that leave), gate, type of a weight (else a scale), fused on sm_90a: K whole, cut in two, four, eight; N of eights that are no sixteens, and of no eights
-@pytest.mark.parametrize("T, N, K, eight, gate, weight, one", [(50, 1024, 2048, 0, 1, None, 1), (50, 1024, 4096, 0, 1, None, 1), (64, 1024, 4096, 1, 1, None, 1), (33, 1040, 4096, 0, 0, None, 1), (40, 528, 2048, 1, 0, None, 1),
-                                                               (16, 1024, 4096, 0, 1, None, 1), (50, 2560, 1024, 0, 0, None, 1), (90, 512, 256, 0, 1, None, 0), (1, 4096, 4096, 0, 0, BF16, 1), (1, 4096, 12288, 0, 0, BF16, 1),
-                                                               (16, 4096, 12288, 0, 0, torch.float32, 1), (32, 4096, 4096, 0, 0, BF16, 1), (8, 1024, 3072, 0, 0, BF16, 1), (32, 1024, 3072, 0, 0, BF16, 1), (4, 2048, 8192, 0, 0, BF16, 1),
-                                                               (48, 2048, 2048, 0, 0, BF16, 1), (6, 576, 1536, 0, 0, torch.float32, 1), (64, 8200, 512, 0, 0, BF16, 1), (3, 8200, 512, 0, 0, BF16, 1), (5, 1028, 512, 0, 0, BF16, 0),
-                                                               (5, 1024, 512, 0, 0, torch.float16, 0), (50, 1024, 2048, 3, 1, None, 1), (50, 1024, 4096, 3, 1, None, 1), (16, 1024, 4096, 3, 1, None, 1),
-                                                               (1, 4096, 4096, 2, 0, torch.float32, 1), (64, 8200, 512, 2, 0, BF16, 1), (33, 1040, 4096, 3, 0, None, 1), (90, 512, 256, 3, 1, None, 0), (5, 1028, 512, 2, 0, BF16, 0)])
+@pytest.mark.parametrize("T, N, K, eight, gate, weight, one", GEMM_RMS_ROWS)
 def test_gemm_rms_rows(T, N, K, eight, gate, weight, one):
     draw, dtype = draws(T * N), E4M3 if eight & 1 else BF16
     call = {"x": draw(T, K).to(dtype), "w": (draw(N, K) * K**-0.5).to(dtype), "rows": torch.tensor([max(T - 3, 1)], device="cuda", dtype=torch.int32)}
     call |= ({"gate": draw(1, N).to(BF16)} if gate else {}) | ({"x_scale": draw(1).abs() + 0.5, "w_row_scale": draw(N).abs() + 0.5} if eight & 1 else {})
     hidden = draw(T, N).to(BF16)
     hidden[T // 4, 5] = float("inf")
-    factor = {"scale": draw(1, N).to(BF16) * 0.1} if weight is None else {"weight": draw(N).to(weight)}
+    factor = {"scale": draw(1, N).to(BF16) * 0.1} if weight is None else {"weight": draw(N).to(TORCH[weight])}
     factor |= {"scaled_scale": torch.full((1,), 0.03, device="cuda")} if eight & 2 else {}
 
     def outputs():
