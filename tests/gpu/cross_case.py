@@ -1,19 +1,24 @@
 """decode_layers_cross as tests/gpu/test_decode_layers_cross.py runs it: shapes, contents, steps. By itself it prints what some steps' bits come to:
-`python tests/gpu/cross_case.py SHAPE`."""
+`python tests/gpu/cross_case.py SHAPE TURN...`."""
 import hashlib
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from tests.gpu.decode_case import OneToken  # noqa: E402
+
 # layers, heads, mlp, places that are heard
 SHAPES = {"small": (3, 2, 192, 150), "tiny": (4, 6, 1536, 1500), "base": (3, 8, 2048, 1500), "small_en": (2, 12, 3072, 1500), "medium": (2, 16, 4096, 1500), "large": (3, 20, 5120, 1500)}
 PLACES, WINDOWS = 448, 2
 CONTEXTS = (1, 2, 8, 9, 64, 65, 385, 448)
 
 
-class Step:
+class Step(OneToken):
     """One token of a model of random weights, in pages of one place that lie anywhere, of slot 1 of 2; it hears the last window."""
+
+    op = "decode_layers_cross"
 
     def __init__(self, shape, seed=1, dense=False):
         import torch
@@ -38,27 +43,11 @@ class Step:
             order = torch.randperm(2 * PLACES + 1, generator=torch.Generator().manual_seed(seed))
             self.given["page_table"] = whole(order[: 2 * PLACES].reshape(2, PLACES).tolist())
 
-    def __call__(self, context, out=None):
-        """The row of a token with so many positions, itself included."""
-        from vivace import ops
 
-        self.given["pos"].fill_(context - 1)
-        ops.decode_layers_cross(**self.given | ({} if out is None else {"out": out}))
-        return self.given["out"] if out is None else out
-
-    def on_host(self, context):
-        """The same on the CPU, from the caches as they are."""
-        from vivace import ops
-
-        there = {k: v.cpu() if hasattr(v, "cpu") else v for k, v in self.given.items()}
-        there["pos"].fill_(context - 1)
-        ops.decode_layers_cross(**there)
-        return there
-
-
-def bits(shape, steps=4):
-    """What steps leave at each context, as a word."""
+def bits(shape, steps=4, turn=0):
+    """As decode_case's."""
     step, seen = Step(shape), hashlib.sha256()
+    step.given["words"][0] = turn
     note = lambda t: seen.update(t.view(step.torch.int16).cpu().numpy().tobytes())  # noqa: E731
     for context in CONTEXTS:
         for _ in range(steps):
@@ -70,4 +59,4 @@ def bits(shape, steps=4):
 
 
 if __name__ == "__main__":
-    print(bits(sys.argv[1]))
+    print(*(bits(sys.argv[1], turn=int(turn)) for turn in sys.argv[2:]))

@@ -1,6 +1,7 @@
 """decode_layers as tests/gpu/test_decode_layers.py runs it: shapes, contents, steps. By itself it prints what some steps' bits come
-to: `python tests/gpu/decode_case.py SHAPE`. bits_apart() does so with warps of the kernel held up here and there: another exchange.cuh, in a folder of
-its own (VIVACE_KERNEL_DIR)."""
+to: `python tests/gpu/decode_case.py SHAPE TURN...`, a word for each count of turns that it begins with. bits_apart() does so with warps of the kernel held
+up here and there, at other places from another turn on: another exchange.cuh, in a folder of its own (VIVACE_KERNEL_DIR)."""
+import functools
 import hashlib
 import os
 import subprocess
@@ -13,7 +14,7 @@ HOOK = "vivace/kernels/decode/exchange.cuh"
 NOTHING = "__device__ __forceinline__ void between(uint32_t /*turn*/, uint32_t /*point*/) {}"
 # Of eight points a warp passes, one takes up to 8 us.
 DELAY = """__device__ __noinline__ void between(uint32_t turn, uint32_t point) {
-  uint32_t h = SEEDu * 0x9e3779b9u ^ (blockIdx.x * 73856093u) ^ (turn * 19349663u) ^ (point * 83492791u) ^ (threadIdx.x / 32 * 2654435761u);
+  uint32_t h = (blockIdx.x * 73856093u) ^ (turn * 19349663u) ^ (point * 83492791u) ^ (threadIdx.x / 32 * 2654435761u);
   h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
   if (h & 7) return;
   const long long until = clock64() + ((h >> 8) & 0x3fff);
@@ -31,8 +32,38 @@ SHAPES = {
 PAGE = 64
 
 
-class Step:
+class OneToken:
+    """A step of an op that takes one token through all layers; `given` is what the op takes, in device memory."""
+
+    op, WRITTEN = "", ("k_cache", "v_cache", "words", "queries", "out")
+
+    def __call__(self, context, out=None):
+        """The row of a token with so many positions, itself included."""
+        from vivace import ops
+
+        self.given["pos"].fill_(context - 1)
+        getattr(ops, self.op)(**self.given | ({} if out is None else {"out": out}))
+        return self.given["out"] if out is None else out
+
+    @functools.cached_property
+    def read(self):
+        """The host's copies of what no step writes: weights are hundreds of MB."""
+        return {k: v.cpu() if hasattr(v, "cpu") else v for k, v in self.given.items() if k not in self.WRITTEN}
+
+    def on_host(self, context):
+        """The same on the CPU, from the caches as they are: all that it takes."""
+        from vivace import ops
+
+        there = self.read | {k: self.given[k].cpu() for k in self.WRITTEN if k in self.given}
+        there["pos"].fill_(context - 1)
+        getattr(ops, self.op)(**there)
+        return there
+
+
+class Step(OneToken):
     """One token of a model of random weights, in pages that lie anywhere, of slot 1 of 2."""
+
+    op = "decode_layers"
 
     def __init__(self, shape, places=4160, seed=1, dense=False):
         import torch
@@ -59,27 +90,11 @@ class Step:
             order = torch.randperm(2 * pages + 1, generator=torch.Generator().manual_seed(seed))
             self.given["page_table"] = whole(order[: 2 * pages].reshape(2, pages).tolist())
 
-    def __call__(self, context, out=None):
-        """The row of a token with so many positions, itself included."""
-        from vivace import ops
 
-        self.given["pos"].fill_(context - 1)
-        ops.decode_layers(**self.given | ({} if out is None else {"out": out}))
-        return self.given["out"] if out is None else out
-
-    def on_host(self, context):
-        """The same on the CPU, from the caches as they are: (out, caches)."""
-        from vivace import ops
-
-        there = {k: v.cpu() if hasattr(v, "cpu") else v for k, v in self.given.items()}
-        there["pos"].fill_(context - 1)
-        ops.decode_layers(**there)
-        return there
-
-
-def bits(shape, contexts=(1, 63, 64, 65, 1000, 4097), steps=4):
-    """What steps leave at each context, as a word."""
+def bits(shape, contexts=(1, 63, 64, 65, 1000, 4097), steps=4, turn=0):
+    """What steps leave at each context, as a word; the first is of this turn, a multiple of 2^16, from which on tags are those from 0 on."""
     step, seen = Step(shape), hashlib.sha256()
+    step.given["words"][0] = turn
     for context in contexts:
         for _ in range(steps):
             seen.update(step(context).view(step.torch.int16).cpu().numpy().tobytes())
@@ -88,24 +103,22 @@ def bits(shape, contexts=(1, 63, 64, 65, 1000, 4097), steps=4):
     return seen.hexdigest()
 
 
-def bits_apart(shape, seed, folder, script=__file__):
-    """The same in a process of its own, with warps held up by `seed`; a fault that is planted in this process's kernels is in that one's too."""
-    env = dict(os.environ)
-    if seed:
-        planted = Path(env.get("VIVACE_KERNEL_DIR", "/nonexistent"))
-        for path in planted.rglob("*.cuh") if planted.is_dir() else ():
-            to = folder / path.relative_to(planted)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_text(path.read_text())
-        source = (folder / HOOK if (folder / HOOK).exists() else ROOT / HOOK).read_text()
-        assert NOTHING in source
-        (folder / HOOK).parent.mkdir(parents=True, exist_ok=True)
-        (folder / HOOK).write_text(source.replace(NOTHING, DELAY.replace("SEED", str(seed))))
-        env["VIVACE_KERNEL_DIR"] = str(folder)
-    done = subprocess.run([sys.executable, script, shape], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+def bits_apart(shape, turns, folder, script=__file__):
+    """The same from each of the turns, in a process of its own that compiles once, with warps held up; a fault that is planted in this process's kernels is
+    in that one's too."""
+    planted = Path(os.environ.get("VIVACE_KERNEL_DIR", "/nonexistent"))
+    for path in planted.rglob("*.cuh") if planted.is_dir() else ():
+        to = folder / path.relative_to(planted)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(path.read_text())
+    source = (folder / HOOK if (folder / HOOK).exists() else ROOT / HOOK).read_text()
+    assert NOTHING in source
+    (folder / HOOK).parent.mkdir(parents=True, exist_ok=True)
+    (folder / HOOK).write_text(source.replace(NOTHING, DELAY))
+    done = subprocess.run([sys.executable, script, shape, *map(str, turns)], cwd=ROOT, env=os.environ | {"VIVACE_KERNEL_DIR": str(folder)}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
+    return done.stdout.split()
 
 
 if __name__ == "__main__":
-    print(bits(sys.argv[1]))
+    print(*(bits(sys.argv[1], turn=int(turn)) for turn in sys.argv[2:]))
