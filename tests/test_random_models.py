@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from tests.random_models import e4m3, groot, policy, qwen3_vl, smolvla, text, text_checks
+from tests.random_models import e4m3, groot, policy, policy_checks, qwen3_vl, smolvla, text, text_checks, whisper, whisper_checks
 from tests.random_models.__main__ import DRAWS, Run, line
 from tests.random_models.shrink import outcome, shrink
 from tests.random_models.text_checks import Wrong, same
 
 SEED = 2026
 DEVICE = "cuda" if os.environ.get("VIVACE_TEST_DEVICE", "cpu").startswith("cuda") else "cpu"
-COUNTS = {"text": 50, "crowd": 5, "hybrid": 25, "qwen3_vl": 15, "policy": 10, "groot": 10, "smolvla": 10}
+COUNTS = {"text": 50, "crowd": 5, "hybrid": 25, "qwen3_vl": 15, "policy": 10, "groot": 10, "smolvla": 10, "whisper": 8}
 SHARES = 5  # so that one failure does not hide the others
 
 
@@ -56,7 +56,7 @@ def test_draws_reach_every_family_plan_and_shape():
     assert any(sum(p) > 4 for p in prompts) and any(p[0] and p[-1] for p in prompts) and any(p == [True] * 2 for p in prompts) and any(not any(p) for p in prompts)
     assert any(len({tuple(p) for p in q["pieces"] if isinstance(p, list)}) > 2 for c in sees for q in c["requests"])
     observed = [policy.draw(s) for s in range(200)]
-    assert {c["family"] for c in observed} == {"pi05", "pi0", "pi0fast"} and {c["precision"] for c in observed} == {"f32", "bf16", "fp8"}
+    assert {c["family"] for c in observed} == {"pi05", "pi0", "pi0fast"} and {(c["precision"], c.get("expert_reads")) for c in observed} == {("f32", None), ("bf16", None), ("fp8", None), ("fp8_static", "bf16"), ("fp8_static", "e4m3")}
     robots = [groot.draw(s) for s in range(200)]
     assert {c["precision"] for c in robots} == {"f32", "bf16", "fp8"} and {c["text_every"] for c in robots} == {1, 2, 3} and {c["adapter"][2] for c in robots} == {0, 1, 2} and {len(c["levels"]) for c in robots} >= {0, 1, 2, 3} and {(c["n16"], c["precision"]) for c in robots} == {(n, p) for n in (True, False) for p in ("f32", "bf16", "fp8")}
     seen = [o for c in robots for o in c["observations"]]
@@ -64,6 +64,10 @@ def test_draws_reach_every_family_plan_and_shape():
     small = [smolvla.draw(s) for s in range(200)]
     assert {c["precision"] for c in small} == {"f32", "bf16"} and {c["every"] for c in small} == {0, 1, 2, 3} and {c["shuffle"] for c in small} == {1, 2, 3, 4} and any(c["state_dim"] != c["action_dim"] for c in small)
     assert any(not all(o["on"]) for c in small for o in c["observations"]) and any(o["state"] < c["state_dim"] for c in small for o in c["observations"])
+    spoken = [whisper.draw(s) for s in range(200)]
+    assert {c["precision"] for c in spoken} == set(whisper_checks.ARITHMETIC) | {"f32"} and {c["mels"] for c in spoken} == {80, 128} and {c["windows"] for c in spoken} == {1, 2, 3} and {len(c["sounds"]) for c in spoken} == {1, 2, 3}
+    assert {tuple(c["layers"]) for c in spoken} == {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)} and any(c["rows"] == 1 and c["dim"] == 64 and c["mlp"][1] % 64 == 0 and c["precision"] == "bf16" for c in spoken)
+    assert any(s["first"] > 0 for c in spoken for s in c["sounds"]) and any(s["frames"] < 2 * c["source"] for c in spoken for s in c["sounds"]) and any(q["candidates"] > 1 and q["temperature"] for c in spoken for q in c["requests"])
     assert any("frozen" in o for c in observed for o in c["observations"]) and any(not all(o["on"]) for c in observed for o in c["observations"])
 
 
@@ -120,3 +124,37 @@ def test_a_last_row_that_hangs_on_a_rounding(tmp_path):
     case = text.draw(9015, hybrid=True)
     assert case["precision"] == "bf16"
     text_checks.check(case, tmp_path)
+
+
+def test_faults_of_a_whisper_are_seen(tmp_path, monkeypatch):
+    """A bias of cross-attention that is off by 1e-4 in f32, and a second window whose last value is another than alone."""
+    case = next(c for c in map(whisper.draw, range(100)) if c["precision"] == "f32" and c["windows"] > 1)
+    written = whisper.write(case, tmp_path)
+    name = "model.decoder.layers.0.encoder_attn.v_proj.bias"
+    with monkeypatch.context() as m:
+        m.setattr(whisper_checks, "write", lambda case, folder: written | {name: written[name] + np.float32(1e-4)})
+        with pytest.raises(Wrong, match="reference of text"):
+            whisper_checks.check(case, tmp_path)
+    once = whisper_checks.heard
+    monkeypatch.setattr(whisper_checks, "heard", lambda model, windows: (out := once(model, windows))[:1] + [o[:-4] + b"\0\0\0\0" for o in out[1:]])
+    with pytest.raises(Wrong, match="window alone"):
+        whisper_checks.check(case, tmp_path)
+
+
+def test_a_scale_of_a_policys_expert_is_seen(tmp_path, monkeypatch):
+    """The last product's, at which half of all values are cut off."""
+    case = next(c for c in map(policy.draw, range(100)) if c.get("expert_reads") == "e4m3")
+    once = policy_checks.static
+
+    def smaller(*args):
+        given = once(*args)
+        return given | {"act_scales": [*given["act_scales"][:-1], given["act_scales"][-1] / 16]}
+
+    monkeypatch.setattr(policy_checks, "static", smaller)
+    with pytest.raises(Wrong, match="reference"):
+        policy_checks.check(case, tmp_path)
+
+
+def test_one_launch_of_a_whisper_is_held_to_its_reference(tmp_path):
+    case = next(c for c in map(whisper.draw, range(100)) if c["rows"] == 1 and c["dim"] == 64 and c["mlp"][1] % 64 == 0 and c["precision"] == "bf16")
+    assert set(whisper_checks.check(case, tmp_path, DEVICE)) >= {"windows", "text", "one launch"}

@@ -176,7 +176,7 @@ def soak(s, found):
     return [Part("soak", [sys.executable, "tools/soak.py", "--device", "cuda", "--tiny", "--seconds", 300, "--rows", "ROWS"], 320, limit=420)]
 
 
-RANDOM_MODELS = {"text": 5, "crowd": 3, "hybrid": 2, "qwen3_vl": 2, "policy": 3, "groot": 2, "smolvla": 1}  # kind -> processes
+RANDOM_MODELS = {"text": 5, "crowd": 3, "hybrid": 2, "qwen3_vl": 2, "policy": 3, "groot": 2, "smolvla": 1, "whisper": 1}  # kind -> processes
 
 
 def fuzz_models(s, found):

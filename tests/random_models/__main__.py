@@ -1,6 +1,6 @@
 """Draws whole models and requests and holds them to what must be true of any.
 
-    python -m tests.random_models [--kind text|crowd|hybrid|qwen3_vl|policy|groot|smolvla] [--seed S] [--count N | --seconds N] [--device cuda] [--rows FILE]
+    python -m tests.random_models [--kind text|crowd|hybrid|qwen3_vl|policy|groot|smolvla|whisper] [--seed S] [--count N | --seconds N] [--device cuda] [--rows FILE]
     python -m tests.random_models --case '{"kind": "text", ...}'     # one case again, as a failure prints it
 
 Cases are numbered from --seed. One that fails is made small and printed as a line that runs.
@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 
 import vivace
-from tests.random_models import groot, groot_checks, policy, policy_checks, qwen3_vl, qwen3_vl_checks, smolvla, smolvla_checks, text, text_checks
+from tests.random_models import groot, groot_checks, policy, policy_checks, qwen3_vl, qwen3_vl_checks, smolvla, smolvla_checks, text, text_checks, whisper, whisper_checks
 from tests.random_models.shrink import outcome, shrink
 
-DRAWS = {"text": lambda s, d: text.draw(s, d), "crowd": lambda s, d: text.draw(s, d, crowd=True), "hybrid": lambda s, d: text.draw(s, d, hybrid=True), "qwen3_vl": qwen3_vl.draw, "policy": policy.draw, "groot": groot.draw, "smolvla": smolvla.draw}
-CHECKS = {"text": text_checks, "qwen3_vl": qwen3_vl_checks, "policy": policy_checks, "groot": groot_checks, "smolvla": smolvla_checks}  # by a case's kind
+DRAWS = {"text": lambda s, d: text.draw(s, d), "crowd": lambda s, d: text.draw(s, d, crowd=True), "hybrid": lambda s, d: text.draw(s, d, hybrid=True), "qwen3_vl": qwen3_vl.draw, "policy": policy.draw, "groot": groot.draw, "smolvla": smolvla.draw, "whisper": whisper.draw}
+CHECKS = {"text": text_checks, "qwen3_vl": qwen3_vl_checks, "policy": policy_checks, "groot": groot_checks, "smolvla": smolvla_checks, "whisper": whisper_checks}  # by a case's kind
 
 
 def line(case, device):

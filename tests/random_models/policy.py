@@ -21,6 +21,9 @@ def draw(seed, device="cpu"):
     # The engine counts times from a width's half: even, and at least 4.
     case["expert"] = [eighths(32, 96), case["text"][1], eighths(32, 128), r.choice((case["text"][3], case["text"][4])), *case["text"][4:]]
     case["observations"] = [observation(r, case) for _ in range(case["batch"] + r.randint(0, 2))]
+    r = random.Random(f"policy, static {seed}")  # apart, so that the other cases are what they were
+    if family == "pi05" and r.random() < 0.35:
+        case |= {"precision": "fp8_static", "expert_reads": r.choice(("bf16", "e4m3", "e4m3"))}
     return case
 
 
@@ -113,6 +116,8 @@ def simpler(case):
     for i in range(len(seen)):
         if len(seen) > 1:
             yield case | {"observations": seen[:i] + seen[i + 1:]}
+    if case.get("expert_reads") == "e4m3":
+        yield case | {"expert_reads": "bf16"}
     for key, value in (("precision", "f32"), ("batch", 1), ("steps", 1), ("horizon", 1), ("action_dim", 1), ("side", 2), ("patch", 8), ("vocab", 192)):
         if case[key] != value:
             at = [{k: v for k, v in o.items() if k != "frozen"} for o in seen] if key == "horizon" else seen

@@ -8,6 +8,7 @@ from vivace import _core
 
 F32 = 1e-5    # relative error of what the flow adds to the noise, all observations together; seen 4e-6
 NARROW = 1.5  # times what float64 makes of the plan's roundings; seen 0.95 to 1.1
+STATIC = 1.5  # the same of scales that all rows of a product share, where the reference has one a row; seen 0.6 to 1.1
 FEW = 200     # values of which one rounding reference may be right by luck: fewer are held to SIGMAS times what DRAWS of them err by
 DRAWS = 16
 SIGMAS = 5    # of values that err together, as if they were one: more comes once in two million
@@ -18,7 +19,16 @@ GAP = 1e-3    # logits nearer than this may choose another token
 def load(case, folder, device, **changes):
     options = dict(config=case["family"], device=device, precision=case["precision"], threads=1 if device == "cpu" else 0, statistics="none", resize="openpi", num_views=case["views"], action_horizon=case["horizon"],
                    num_steps=case["steps"], batch=case["batch"], prompt_tokens=case["words"] + 1)
-    return _core.load_policy(str(folder), **options | ({"max_action_tokens": CODES} if case["family"] == "pi0fast" else {}) | changes)
+    options |= {"max_action_tokens": CODES} if case["family"] == "pi0fast" else {}
+    return _core.load_policy(str(folder), **options | changes)
+
+
+def static(case, folder, device):
+    """What load() takes besides in "fp8_static": scales by the largest of all observations, as 16 bits see them."""
+    if case["precision"] != "fp8_static":
+        return {}
+    model = load(case | {"precision": "bf16"}, folder, device, expert=case["expert_reads"])
+    return {"expert": case["expert_reads"], "act_scales": model.calibrate([given(case, o) for o in case["observations"]], 100.0)}
 
 
 def ask(model, case, observations):
@@ -34,8 +44,9 @@ def equal(a, b):
 
 
 def held_to_reference(case, weights, observations, answers):
-    narrow, eight, values = case["precision"] != "f32", case["precision"] == "fp8", sum(np.size(a) for a in answers)
-    arithmetic = [Rounded(eight, np.random.default_rng(i)) for i in range(DRAWS)] if values < FEW else [Rounded(eight)]
+    narrow, eight, values = case["precision"] != "f32", case["precision"].startswith("fp8"), sum(np.size(a) for a in answers)
+    rounded = Rounded(eight, expert=case.get("expert_reads") == "e4m3" and case["precision"] == "fp8_static")
+    arithmetic = [rounded.by(np.random.default_rng(i)) for i in range(DRAWS)] if values < FEW else [rounded]
     policies = [Policy(weights, (case["vision"][3], case["text"][3]), case["text"][5], a) for a in ([None, *arithmetic] if narrow and case["family"] != "pi0fast" else [None])]
     if case["family"] == "pi0fast":
         return codes_held(case, policies[0], observations, answers) if not narrow else {}  # else greedy paths part
@@ -52,7 +63,7 @@ def held_to_reference(case, weights, observations, answers):
     bound = F32
     if narrow:
         typical = np.sqrt(np.mean([error(np.concatenate(w), right) ** 2 for w in wanted[1:]]))
-        bound = (SIGMAS if len(arithmetic) > 1 else NARROW) * typical
+        bound = (SIGMAS if len(arithmetic) > 1 else STATIC if case["precision"] == "fp8_static" else NARROW) * typical
     far = error(moved, right)
     if not far <= bound:
         raise Wrong("reference", f"actions err by {far:.2e}, bound {bound:.2e}")
@@ -75,7 +86,8 @@ def codes_held(case, policy, observations, answers):
 def check(case, folder, device="cpu"):
     """As text_checks.check."""
     weights, observations = write(case, folder), case["observations"]
-    model = load(case, folder, device)
+    own = static(case, folder, device)
+    model = load(case, folder, device, **own)
     alone = [ask(model, case, [o])[0] for o in observations]
     worst = held_to_reference(case, weights, observations, alone)
     # An observation with actions that are given brings all of its call another form, of other bits in 16: such are asked beside each other.
@@ -87,7 +99,7 @@ def check(case, folder, device="cpu"):
                 for i, got in zip(some, ask(model, case, [observations[i] for i in some])):
                     if not equal(got, alone[i]):
                         raise Wrong("batch", f"observation {i} beside {[k for k in some if k != i]}: " + (f"{got} for {alone[i]}" if isinstance(got, list) else f"{np.sum(got != alone[i])} of {got.size} values differ, by {np.abs(got - alone[i]).max():.2e}"))
-    eager = load(case, folder, device, eager=True)
+    eager = load(case, folder, device, eager=True, **own)
     for i, o in enumerate(observations):
         if not equal(ask(eager, case, [o])[0], alone[i]):
             raise Wrong("eager", f"observation {i}: captured {alone[i]}, op by op {ask(eager, case, [o])[0]}")

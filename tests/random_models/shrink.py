@@ -9,9 +9,9 @@ def outcome(case, device):
     import tempfile
     from pathlib import Path
 
-    from tests.random_models import groot_checks, policy_checks, qwen3_vl_checks, smolvla_checks, text_checks
+    from tests.random_models import groot_checks, policy_checks, qwen3_vl_checks, smolvla_checks, text_checks, whisper_checks
 
-    check = {"text": text_checks, "qwen3_vl": qwen3_vl_checks, "policy": policy_checks, "groot": groot_checks, "smolvla": smolvla_checks}[case["kind"]].check
+    check = {"text": text_checks, "qwen3_vl": qwen3_vl_checks, "policy": policy_checks, "groot": groot_checks, "smolvla": smolvla_checks, "whisper": whisper_checks}[case["kind"]].check
     with tempfile.TemporaryDirectory() as folder:
         try:
             check(case, Path(folder), device)
@@ -21,9 +21,9 @@ def outcome(case, device):
 
 
 def shrink(case, device, seconds=20.0):
-    from tests.random_models import groot, policy, qwen3_vl, smolvla, text
+    from tests.random_models import groot, policy, qwen3_vl, smolvla, text, whisper
 
-    simpler, end = {"text": text, "qwen3_vl": qwen3_vl, "policy": policy, "groot": groot, "smolvla": smolvla}[case["kind"]].simpler, time.monotonic() + seconds
+    simpler, end = {"text": text, "qwen3_vl": qwen3_vl, "policy": policy, "groot": groot, "smolvla": smolvla, "whisper": whisper}[case["kind"]].simpler, time.monotonic() + seconds
     what = outcome(case, device)[0]
     found = True
     while found and time.monotonic() < end:
