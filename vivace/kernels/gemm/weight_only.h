@@ -143,7 +143,8 @@ struct GemmWeightOnly {
     return wgmma ? (at + 1023) / 1024 * 1024 : at;
   }
   VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
-    const int operands = x_at(w) - barrier_bytes(w) + panel_bytes(x, w, act, T), sums = (persistent() ? 2 : 1) * sum_bytes();
+    const int operands = x_at(w) - barrier_bytes(w) + panel_bytes(x, w, act, T),
+              sums = (persistent() ? 2 : 1) * sum_bytes();
     return barrier_bytes(w) + (!reuse() ? operands + sums : operands > sums ? operands : sums);
   }
 };

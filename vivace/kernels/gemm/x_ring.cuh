@@ -166,7 +166,8 @@ struct XRing {
       static_assert(!kMin);
       static_assert(kTokens * kRun % kThreads == 0);
       constexpr int kParts = kFolds ? 1 : 2;  // of a token's 64 elements
-      for (int u = thread; u < kTokens * (kRun / 2) * kParts; u += kThreads) {  // neighbours are tokens: eight meet in no bank
+      // Neighbours are tokens: eight of them meet in no bank.
+      for (int u = thread; u < kTokens * (kRun / 2) * kParts; u += kThreads) {
         const int t = u % kTokens, more = u / kTokens, block = more % (kRun / 2), part = more / (kRun / 2);
         uint8_t* const row = here() + (block * kTokens + t) * 128;
         const auto word = [&](int i) { return reinterpret_cast<uint4*>(row + (i ^ (t & 7)) * 16); };
