@@ -193,6 +193,7 @@ def one_row(name, precision, core, add) -> None:
 
 def one_window(a, row) -> float:
     """us of a text."""
+    a.encode()
     assert [len(r[0]) for r in a.decode(TOKENS)] == [TOKENS]
     short, long = walls(lambda: a.decode(TOKENS // 5), 20, 2), walls(lambda: a.decode(TOKENS), 20, 4)
     each = (quantile(long, 0.5) - quantile(short, 0.5)) / (TOKENS - TOKENS // 5)
