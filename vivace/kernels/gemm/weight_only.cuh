@@ -5,7 +5,8 @@
 // ring and dequantizes them on the way to the tensor cores: no barrier but the warp's. x is converted once a block, a
 // panel of K at a time, or comes by TMA as it is (x_ring.cuh). Products of codes and x are exact; each
 // group's sum is scaled and added in f32, in the order of K. Where P.persistent(), blocks walk the tiles and their
-// rings run through.
+// rings run through. Where P.wgmma, four warps multiply together: what they dequantized is A's registers, x lies
+// swizzled in its ring; the bits are the same.
 // Chosen when: weights of another type than x or with block scales, where mixed_input does not serve; every chip.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
