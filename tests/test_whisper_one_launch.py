@@ -84,6 +84,16 @@ def test_what_is_followed(both):
     assert same > 0 and np.mean(np.array(places[:same]) == np.array(wanted[:same])) > 0.7
 
 
+def test_calibration_sees_what_steps_enter(both):
+    """Steps of one row too, whose activations stay inside the one launch otherwise: the scales are those of a model whose steps are launches, and its own steps are as before."""
+    x = np.random.default_rng(1).normal(0, 0.1, 160000).astype(np.float32)
+    a, b = (m.calibrate([x]) for m in both)
+    assert a == b and len(a) > 20
+    for m in both:
+        m.encode([(x, 0, 1000, m.peak(x))])
+    assert len(decoded(both[0])[0]) == 40
+
+
 def test_report(both, folder):
     said = [json.loads(dict(m.report())["decode_layers"]) for m in both]
     assert said == ["used", "launches: off"]

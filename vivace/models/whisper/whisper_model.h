@@ -88,9 +88,9 @@ class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechO
   void declare_buffers();
   Status fill_constants();
   Status capture();
+  /// While a calibration looks, steps are launches: what enters products stays inside the one launch.
   WhisperContext context() const {
-    return {config_,  plan_,   weights_, buffers_, nullptr,
-            enters_, launches_.empty() ? &stacks_ : nullptr};
+    return {config_, plan_, weights_, buffers_, nullptr, enters_, launches_.empty() && !enters_ ? &stacks_ : nullptr};
   }
   /// Whether steps of one row may be decode_layers_cross's, as far as options and configuration say; else `launches_`
   /// says why not, and a load that asked for it fails.
