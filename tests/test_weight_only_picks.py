@@ -120,5 +120,6 @@ def test_groups_that_come_eight_at_a_time_keep_stages_of_as_many(w):
 
 def test_scales_that_start_anywhere_have_a_margin():
     """Rows of 258 entries, and of 256."""
-    assert picked("e2m1", 32, 24576, 4128)[14] == "false" and picked("e2m1", 32, 24576, 4096)[14] == "true"
+    assert picked("e2m1", 32, 24576, 4128)[14] == "false" and picked("e2m1", 32, 24576, 4096)[14] == picked("e2m1", 64, 24576, 4096)[14] == "true"
+    assert not by_wgmma(picked("e2m1", 64, 24576, 4128)), "registers are short there"
     assert picked("e2m1", 32, 4096, 4128)[2:4] == ["1", "4"] and len(picked("e2m1", 32, 4096, 4128)) == 14

@@ -24,6 +24,7 @@ def test_bits_are_those_of_single_tokens(form, seed):
     rng, g = np.random.default_rng([seed, *form.encode()]), torch.Generator(device=device.NAME).manual_seed(seed)
     group, dtype = SCALES[form]
     T, K, valid = int(rng.integers(17, 65)), int(rng.integers(1, 20)) * 128 + int(rng.choice([0, 32])) * (group <= 32), None
+    K = K // 256 * 256 + 256 if form == "nvfp4" and T > 32 else K  # rows of scales that start at 16 bytes
     codes = torch.randint(0, 256, (N, K // 2), generator=g, device=device.NAME, dtype=torch.uint8)
     scales = (torch.rand(N, K // group, generator=g, device=device.NAME) + 0.25).to(dtype)
     held = torch.full((T, K + 8 * int(rng.integers(0, 3))), float("nan"), device=device.NAME, dtype=torch.bfloat16)

@@ -387,7 +387,8 @@ TEST_F(SwitchTest, AdmissionGoesByThePartition) {
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_GT(rows[0].demand.times.worst_us, 4000);
   EXPECT_GT(rows[0].demand.times.whole_us, 0);
-  EXPECT_LT(rows[0].demand.times.whole_us, rows[0].demand.times.worst_us);
+  // Above the partition's by nature; a host that was taken away while the GPU was whole makes both the same.
+  EXPECT_LE(rows[0].demand.times.whole_us, rows[0].demand.times.worst_us);
   EXPECT_TRUE(rows[0].demand.times.apart);
   auto cannot = std::make_unique<Noted>();
   cannot->cannot = true;

@@ -159,7 +159,9 @@ struct GemmWeightOnlyGpu {
       Policy p = row;
       p.wgmma = true;
       p = with(p, form, x, w, act);
-      const bool fits = p.smem_bytes(x, w, act, p.tokens()) <= chip(arch).smem_bytes();
+      // Scales of NVFP4 whose rows start anywhere leave 64 tokens too few registers.
+      const bool fits = p.smem_bytes(x, w, act, p.tokens()) <= chip(arch).smem_bytes() &&
+                        (p.token_tiles < 8 || p.straight || !p.wide(w));
       if (p.pairs(x, w) && T <= p.tokens() && fits && !low(T, N, p)) return Key{x, w, out, act, p};
     }
     return {};

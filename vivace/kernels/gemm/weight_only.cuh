@@ -269,7 +269,7 @@ struct WeightOnlyTile {
     constexpr int kRun = kSuper || kTakes < kGroups ? (kTakes < 8 ? kTakes : 8)
                                                     : kGroups;  // groups of a super-block, or of x's stage
     static_assert(kTakes % kRun == 0);
-#pragma unroll(P.wgmma ? (P.straight ? 2 : 4) : kGroups / kRun)  // as registers allow
+#pragma unroll
     for (int from = 0; from < kGroups; from += kRun) {
       ScaledRow rows[P.row_tiles][2];
 #pragma unroll
