@@ -198,15 +198,17 @@ EACH_RUN = ("commit", "date", "command", "driver", "clocks_mhz", "host", "limits
 
 
 def merge(old: dict, new: dict) -> dict:
-    """A receipt of which `new` ran a part again: its rows take the place of all rows of the same ops (of benchmarks, and of drawn
-    calls, which go mode by mode: of the same cases), the others stay and say by `run` which entry of `runs` they are from."""
+    """A receipt of which `new` ran a part again: its rows take the place of all rows of the same ops (of models, of drawn calls, which go
+    mode by mode, and of a bench that was asked for some cases by --only: of the same cases), the others stay and say by `run` which entry of `runs` they are from."""
     for data in (old, new):
         if wrong := errors(data):
             raise ValueError(f"receipt of {data.get('command')!r}: {wrong[0]}")
     if other := [k for k in ("suite", "chip", "sm") if old[k] != new[k]]:
         raise ValueError(f"receipts of different {other[0]}: {old[other[0]]!r} and {new[other[0]]!r}")
+    some = new["command"].startswith("python bench/") and " --only " in new["command"]
+
     def key(row):
-        return row["op"] if row.get("tool") not in (None, "fuzz") and row["op"] != "e2e" else (row["op"], row["case"], row.get("dtype"))
+        return row["op"] if row.get("tool") not in (None, "fuzz") and row["op"] != "e2e" and not some else (row["op"], row["case"], row.get("dtype"))
 
     again = {key(row) for row in new["rows"]}
     parts = {row["case"] for row in new["rows"] if is_part(row)}

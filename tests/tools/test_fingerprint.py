@@ -108,6 +108,15 @@ def test_modes_of_drawn_calls_are_merged_one_by_one(tree):
     assert [(r["case"], r["n"], r.get("run")) for r in receipt.merge(old, new)["rows"]] == [("op=twice,metric=calls,mode=chains", 2, None), ("op=twice,metric=calls", 1, 0)]
 
 
+def test_cases_that_a_bench_was_asked_for_are_merged_one_by_one(tree):
+    old, new = made(tree), made(tree) | {"commit": "b" * 40}
+    old["rows"] = [{"op": "twice", "case": f"mask={mask}", "tool": "graph of calls", "n": 1} for mask in ("full", "causal")]
+    new["rows"] = [old["rows"][0] | {"n": 2}]
+    kept = lambda command: [(r["case"], r["n"], r.get("run")) for r in receipt.merge(old, new | {"command": command})["rows"]]  # noqa: E731
+    assert kept("python bench/bench_twice.py --only mask=full") == [("mask=full", 2, None), ("mask=causal", 1, 0)]
+    assert kept("python bench/bench_twice.py") == [("mask=full", 2, None)]
+
+
 def elf(*named, info=1 << 24):
     """An ELF file of sections (name, bytes)."""
     names, body, heads = b"\0", b"", [bytes(64)]
