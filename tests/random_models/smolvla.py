@@ -1,9 +1,9 @@
 """SmolVLAs nobody wrote down, as policy.py has openpi's policies."""
-import json
 import random
 
 import numpy as np
-from safetensors.numpy import save_file
+
+from tests.random_models import checkpoint
 
 TOP = "model.vlm_with_expert."
 
@@ -78,16 +78,7 @@ def shapes(case):
 
 
 def write(case, folder):
-    rng, out = np.random.default_rng(case["seed"]), {}
-    for name, shape in shapes(case).items():
-        if len(shape) > 1:
-            value = rng.standard_normal(shape) * (0.3 if "position" in name else 1 if "embed_tokens" in name else 1.2 / np.sqrt(np.prod(shape[1:])))
-        else:
-            value = 0.2 * rng.standard_normal(shape) + ("norm" in name and name.endswith("weight"))
-        out[name] = value.astype(np.float32)
-    (folder / "config.json").write_text(json.dumps(config(case)))
-    save_file(out, folder / "model.safetensors")
-    return out
+    return checkpoint.write(case["seed"], shapes(case), config(case), folder)
 
 
 def simpler(case):

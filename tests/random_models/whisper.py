@@ -1,9 +1,9 @@
 """Whispers nobody wrote down, and what they hear, as text.py has language models."""
-import json
 import random
 
 import numpy as np
-from safetensors.numpy import save_file
+
+from tests.random_models import checkpoint
 
 EOT, ROOM = 40, 1551  # ordinary words lie below the end; tokens of a vocabulary with one language
 LONGEST = 80          # positions
@@ -65,16 +65,7 @@ def shapes(case):
 
 
 def write(case, folder):
-    rng, out = np.random.default_rng(case["seed"]), {}
-    for name, shape in shapes(case).items():
-        if len(shape) > 1:
-            value = rng.standard_normal(shape) * (0.3 if "positions" in name else 1 if "tokens" in name else 1.2 / np.sqrt(np.prod(shape[1:])))
-        else:
-            value = 0.2 * rng.standard_normal(shape) + ("norm" in name and name.endswith("weight"))
-        out[name] = value.astype(np.float32)
-    (folder / "config.json").write_text(json.dumps(config(case)))
-    save_file(out, folder / "model.safetensors")
-    return out
+    return checkpoint.write(case["seed"], shapes(case), config(case), folder)
 
 
 def simpler(case):
