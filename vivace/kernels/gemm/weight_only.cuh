@@ -63,8 +63,8 @@ struct WeightOnlyTile {
                                    : kTma&& P.token_tiles == 1                            ? kGroups
                                                                                           : 2;
   static_assert(P.panel % ((P.x_ring ? 32 * kTakes : kStep) * P.warps_k) == 0 && P.slice() % 4 == 0);
-  static_assert(!P.wgmma || (P.warps_n == 4 && P.row_tiles == 1 && P.x_ring && P.aligned && kWPlanes == 1 && !kHalves &&
-                             !Panel::kMin && !kInt && !P.x_scaled));
+  static_assert(!P.wgmma || (P.warps_n == 4 && P.row_tiles == 1 && P.x_ring && P.aligned && kPairs && kWPlanes == 1 &&
+                             !kHalves && !Panel::kMin && !kInt && !P.x_scaled));
   static_assert(!P.straight || (P.scale_bytes(W) > 0 && P.scale_bytes(W) % 16 == 0));
 
   const GemmArgs& a;
@@ -319,13 +319,12 @@ struct WeightOnlyTile {
                                              uint32_t (&high)[4]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      uint32_t v[1][4];
+      uint32_t v[4];
       if constexpr (kFolds)
         scaled_pairs(word_at<4>(rows[h].p + j / 2 * 32 + lane % 4 * 8 + j % 2 * 4),
-                     pair_scale(rows[h].scales[j / 2 * 4 + lane % 4]), v[0]);
-      else if constexpr (kPairs) paired_values<Mma>(word_at<4>(rows[h].p + j * 16 + lane % 4 * 4), v[0]);
-      else rows[h].operands(j, lane % 4, v);
-      low[h] = v[0][0], low[2 + h] = v[0][1], high[h] = v[0][2], high[2 + h] = v[0][3];
+                     pair_scale(rows[h].scales[j / 2 * 4 + lane % 4]), v);
+      else paired_values<Mma>(word_at<4>(rows[h].p + j * 16 + lane % 4 * 4), v);
+      low[h] = v[0], low[2 + h] = v[1], high[h] = v[2], high[2 + h] = v[3];
     }
   }
   /// kRun groups by wgmma, whose sums have the bits of mma.sync's: the next group's weights are dequantized beside the

@@ -69,7 +69,7 @@ struct XRing {
   /// Waits for the next stage.
   __device__ __forceinline__ void take() {
     ring.consumer_wait(ring_at);
-    if constexpr (kPairs || kMin || P.wgmma) {
+    if constexpr (kPairs || kMin) {
       if (ready) return;
       prepare();
       ptx::named_barrier<kThreads>(1 + wk);
@@ -112,25 +112,14 @@ struct XRing {
     template <class Word>
     __device__ __forceinline__ void read(int part, Word word) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        v[c] = *word(kFolds ? 2 * c + part : 4 * part + c);
-        if constexpr (kPairs) v[c] = paired(v[c]);
-      }
+      for (int c = 0; c < 4; ++c) v[c] = paired(*word(kFolds ? 2 * c + part : 4 * part + c));
     }
     template <class Word>
     __device__ __forceinline__ void write(int part, Word word) const {
-      if constexpr (kPairs) {
-        *word(4 * part) = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
-        *word(4 * part + 1) = make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
-        *word(4 * part + 2) = make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
-        *word(4 * part + 3) = make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; c += 2) {
-          *word(4 * part + c) = make_uint4(v[c].x, v[c].z, v[c + 1].x, v[c + 1].z);
-          *word(4 * part + c + 1) = make_uint4(v[c].y, v[c].w, v[c + 1].y, v[c + 1].w);
-        }
-      }
+      *word(4 * part) = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
+      *word(4 * part + 1) = make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
+      *word(4 * part + 2) = make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
+      *word(4 * part + 3) = make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
     }
   };
   __device__ __forceinline__ uint8_t* here() const {
@@ -163,7 +152,7 @@ struct XRing {
   __device__ __forceinline__ void prepare() const {
     const int thread = wn * 32 + static_cast<int>(threadIdx.x) % 32;
     if constexpr (P.wgmma) {
-      static_assert(!kMin);
+      static_assert(kPairs && !kMin);
       static_assert(kTokens * kRun % kThreads == 0);
       constexpr int kParts = kFolds ? 1 : 2;  // of a token's 64 elements
       // Neighbours are tokens: eight of them meet in no bank.
