@@ -6,7 +6,7 @@ A step is what the host sees: tokens of all sequences, read back, while the devi
 floor counts weights and caches once at the measured copy rate. Peers marked archived are transformers 5.17 with
 torch.compile and CUDA graphs on the same chip on an earlier day (bf16); --parts peers measures it in turn with ours.
 metric=prefill is a prompt that comes alone, prefill_in_turn one of twenty: large products one behind the other bring the chip to its power
-limit, and its clock down. metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch. metric=jitter: 20,000 steps of
+limit, and its clock down. metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch; their metric=prefill rows are prompts that come alone. metric=jitter: 20,000 steps of
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
 class of rows; metric=answer is a prompt and its answer. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
@@ -46,8 +46,10 @@ ROOM = 32  # sequences that a model could hold in the one row that measures what
 CURVE_CHUNK = 128
 # model, precision, rows of a step, positions
 CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
-          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,)),
+          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32, 64), (1024,)),
           *((name, "bf16", (1,), (1024, 8192, 32768, 131072, 262143)) for name in ("qwen3.6-27b", "qwen3.6-35b-a3b"))]
+PROMPT_CURVES = [("qwen3-8b", precision, (128, 256, 512, 1024, 2048, 4096, 8192)) for precision in ("bf16", "fp8_static", "int4")]
+PROMPT_CURVE_CHUNK = 2048
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
 PEERS = ("qwen3-0.6b", "qwen3-8b")
@@ -79,10 +81,10 @@ def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
     return (weights + cache + 2 * batch * r["state_bytes"]) / COPY_RATE * 1e6
 
 
-def hybrid_prefill_floor_us(report, precision, config) -> float:
+def hybrid_prefill_floor_us(report, precision, config, T) -> float:
     """prefill_floor_us() of layers of two kinds; the delta rule token by token, 6 FLOP an element of a state. Experts, the shared
     one too, are 16-bit in w4a16."""
-    r, c, T = report, config, PROMPT
+    r, c = report, config
     h, dk, dv, hv = r["hidden"], c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_value_heads"]
     size = {"bf16": 2, "w4a16": 0.5625, "int4": 0.5625}.get(precision, 1)
     seconds = lambda rows, params, held, bytes_each: max(2 * rows * params / PRODUCT_RATE[precision], held * bytes_each / COPY_RATE)  # noqa: E731
@@ -103,11 +105,11 @@ def shape(name) -> dict:
     return json.loads((ROOT / "bench/configs" / name / "config.json").read_text())
 
 
-def prefill_floor_us(report, precision, name) -> float:
+def prefill_floor_us(report, precision, name, T=PROMPT) -> float:
     """Each product and attention by what limits it, one after the other; one row of the head. Experts: all are read."""
-    r, T = report, PROMPT
+    r = report
     if r["recurrent_layers"]:
-        return hybrid_prefill_floor_us(report, precision, shape(name))
+        return hybrid_prefill_floor_us(report, precision, shape(name), T)
     attended = r["heads"] * r["head_dim"]
     mlp = r["mlp"] * max(1, r["experts_used"])
     params = [(attended + 2 * r["kv_heads"] * r["head_dim"]) * r["hidden"], attended * r["hidden"], 2 * mlp * r["hidden"], mlp * r["hidden"]]
@@ -124,6 +126,7 @@ def warm(models, parts) -> None:
     room = lambda name, precision, kv, batch, invariance="class", mtp=0: (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance, mtp)  # noqa: E731
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
     jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class", 0) for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
+    jobs |= {(name, precision, "auto", max(lengths) + 8, PROMPT_CURVE_CHUNK, 1, "class", 0) for name, precision, lengths in PROMPT_CURVES} if "curves" in parts else set()
     jobs |= {room(name, "bf16", "auto", 1) for name in PEERS} if "peers" in parts else set()
     jobs |= {room(name, precision, "auto", batch) for name, precision, batches in BUDGET for batch in batches} if "budget" in parts else set()
     jobs |= {room(name, precision, "auto", 2 * GUESSES + 1, mtp=GUESSES) for name, precision in HYBRIDS} if "verified" in parts else set()
@@ -217,6 +220,8 @@ def beside(vivace, add, models) -> None:
 
 
 def curves(vivace, add, models) -> None:
+    from vivace.bench import bench_text_model
+
     for name, precision, batches, positions in CURVES:
         for batch in batches if not models or name in models else []:
             with load(vivace, name, precision, batch, context=max(positions) + 1, prefill_chunk=CURVE_CHUNK) as model:
@@ -224,6 +229,14 @@ def curves(vivace, add, models) -> None:
                 for position in positions:
                     step = model.profile(rows=batch, position=position)["step_us"]
                     add(report, precision, f"model={name},batch={batch},ctx={position},metric=graph", p50_us=step, limit_us=floor_us(report, 2, batch, position), tool="graph replays, host clock")
+    for name, precision, lengths in PROMPT_CURVES:
+        if models and name not in models:
+            continue
+        with load(vivace, name, precision, 1, context=max(lengths) + 8, prefill_chunk=PROMPT_CURVE_CHUNK) as model:
+            report = model.report()
+            for tokens in lengths:
+                row = bench_text_model(model, steps=4, prompt_tokens=tokens)[1]
+                add(report, precision, f"model={name},prompt={tokens},metric=prefill", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision, name, tokens))
 
 
 def budget(vivace, add, models) -> None:

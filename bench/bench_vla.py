@@ -3,8 +3,8 @@
     python bench/bench_vla.py [--warm] [--parts cases,frames,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile] [--partition 0.54]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
-the launches of the two graphs, `replay` of both in a row; of pi0fast `actions` is one token, `predict` and `replay` all of them. Floors are those of
-lab/notes/080-policy-step.md; peers were measured on the same chip on an earlier day, so their ratio says less than one
+the launches of the two graphs, `replay` of both in a row; of pi0fast `actions` is one token, `predict` and `replay` all of them. A floor is what each
+launch's bytes take at the copy rate, or its arithmetic where that takes longer, one launch after the other; peers were measured on the same chip on an earlier day, so their ratio says less than one
 measured in turn. metric=jitter: calls back to back, and paced. metric=frames: predict() with frames that are not
 of the network's size, which host, link and resize_pad have to do with. metric=start: from the start of a process to the first actions of a
 checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
@@ -28,12 +28,9 @@ from tools.receipt import Receipt  # noqa: E402
 
 WORDS, CODES = 64, 60
 WHERE = {"device": "cuda", "configs": ROOT / "bench/configs", "partition": 0.0}
-# policy, precision, views -> floor of the whole, us
-FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
-         ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560,
-         ("groot-n17", "bf16", 2): 2700, ("groot-n17", "fp8", 2): 1430, ("groot-n16", "bf16", 2): 2710, ("groot-n16", "fp8", 2): 1440}
+COPY_RATE, PRODUCT_RATE = 4.25e12, {"f32": 7.9e14, "bf16": 7.9e14, "fp8": 1.5e15}  # bytes and FLOP a second, measured on the H200
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8", "pi05-base:fp8_static:2:8", "pi05-base:fp8_static:2:1:10", "pi05-base:fp8_static:2:1:15", "pi0fast-base:bf16:3", "pi0-base:bf16:2",
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8", "pi05-base:fp8_static:2:8", *(f"pi05-base:{precision}:2:1:{horizon}" for precision in ("fp8_static", "bf16") for horizon in (10, 15, 30)), "pi05-base:bf16:1", "pi05-base:bf16:3", "pi0fast-base:bf16:3", "pi0-base:bf16:2",
          "groot-n17:bf16:2", "groot-n17:fp8_static:2", "groot-n17:bf16:2:8", "groot-n16:bf16:2", "groot-n16:fp8_static:2", "groot-n16:bf16:2:8"]
 # GR00T's pictures as its network takes them, 64 tokens each, the token that stands for one, and its horizon.
 GROOT = {"groot-n17": (256, 151655, 40), "groot-n16": (224, 151669, 50)}
@@ -113,12 +110,16 @@ def parsed(case) -> tuple:
     return name, precision, int(views), *map(int, more), *(1, GROOT[name][2] if name in GROOT else 50)[len(more):]
 
 
+def floor_us(kind, group) -> float:
+    """Of one launch."""
+    return max(group["bytes"] / COPY_RATE, group["flops"] / PRODUCT_RATE[kind]) * 1e6
+
+
 def print_profile(kind, stage, s) -> None:
     total = sum(g["us"] * g["launches"] for g in s["groups"])
     print(f"  {stage}: {s['step_us']:.1f} us, sum of its launches {total:.1f}")
     for g in sorted(s["groups"], key=lambda g: -g["in_step_us"] * g["launches"]):
-        rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if kind == "bf16" else 1.5e15)) * 1e6
-        print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  in the step {g['in_step_us']:8.2f}  {g['in_step_us'] * g['launches']:8.1f}  floor {rate:7.2f}")
+        print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  in the step {g['in_step_us']:8.2f}  {g['in_step_us'] * g['launches']:8.1f}  floor {floor_us(kind, g):7.2f}")
 
 
 def one(case, calls, profiles, add) -> None:
@@ -136,15 +137,16 @@ def one(case, calls, profiles, add) -> None:
         # One after the other as in a call: the context repeated alone runs at the clock that so many products leave.
         replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1) if codes else policy.profile("whole")["step_us"]
         report = policy.report()
-    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if (batch, horizon) == parsed(f"{name}:{precision}:{views}")[3:] else (None, None)
+    peer = PEER.get((name, kind, views)) if (batch, horizon) == parsed(f"{name}:{precision}:{views}")[3:] else None
+    floors = {stage: sum(floor_us(kind, g) * g["launches"] for g in s["groups"]) for stage, s in stages.items()}
     tag = tag_of(name, views, batch, horizon)
     common = dict(dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
     for stage, s in stages.items():
-        add(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, tool="graph replay")
-    add(**common, case=f"{tag},metric=replay", p50_us=replay, n=1, limit_us=limit, tool="sum of the two" if codes else "graph replay", peer="FlashRT, replay, chunk 10, archived" if peer else None, peer_p50_us=peer)
+        add(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, limit_us=floors[stage], tool="graph replay")
+    add(**common, case=f"{tag},metric=replay", p50_us=replay, n=1, limit_us=floors["context"] + floors["actions"] * (CODES - 1 if codes else 1), tool="sum of the two" if codes else "graph replay", peer="FlashRT, replay, chunk 10, archived" if peer else None, peer_p50_us=peer)
     add(**common, case=f"{tag},metric=predict", p50_us=quantile(wall, 0.5), p99_us=quantile(wall, 0.99), p999_us=quantile(wall, 0.999), n=len(wall), tool="host clock",
         note=f"wall less replay {quantile(wall, 0.5) - replay:.0f} us, goal 300")
-    print(f"{case:<24} context {stages['context']['step_us']:8.1f}  actions {stages['actions']['step_us']:8.1f}  replay {replay:8.1f}  predict p50 {quantile(wall, 0.5):8.1f}"
+    print(f"{case:<24} context {stages['context']['step_us']:8.1f}  actions {stages['actions']['step_us']:8.1f}  replay {replay:8.1f} (floors {floors['context']:.0f} + {floors['actions']:.0f})  predict p50 {quantile(wall, 0.5):8.1f}"
           f"  p99.9 {quantile(wall, 0.999):8.1f} us  load {loaded:.1f} s: {report.get('load_s', '')}", flush=True)
     for stage, s in stages.items() if profiles else ():
         print_profile(kind, stage, s)
