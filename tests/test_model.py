@@ -396,7 +396,7 @@ def test_report_and_memory_are_exact():
     (dict(max_in_flight_steps=-1), vivace.InvalidArgumentError, "max_in_flight_steps"),
     (dict(context=1 << 20), vivace.LimitExceededError, "trained for"),
     (dict(max_batch=0), vivace.InvalidArgumentError, "max_batch"),
-    (dict(prefill_chunk=0), vivace.InvalidArgumentError, "prefill_chunk"),
+    (dict(prefill_chunk=-1), vivace.InvalidArgumentError, "prefill_chunk"),
     (dict(threads=-3), vivace.InvalidArgumentError, "threads"),
     (dict(partition=0.5), vivace.UnsupportedError, "partition"),
 ])

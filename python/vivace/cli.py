@@ -277,7 +277,7 @@ def add_load_options(p, *, positional=False, max_batch=1) -> None:
     p.add_argument("--context", type=COUNT, default=0)
     p.add_argument("--max-batch", type=COUNT, default=max_batch)
     p.add_argument("--max-image-tokens", type=COUNT, default=0, help="of models that see: most tokens of an image; 0: 1280")
-    p.add_argument("--prefill-chunk", type=COUNT, default=128)
+    p.add_argument("--prefill-chunk", type=COUNT, default=0)
     p.add_argument("--num-kv-blocks", type=_pages, default="auto", help="pages of 64 positions that all sequences share: auto, full or a number; 0: each has the whole context")
     p.add_argument("--mtp", type=whole(0, 4), default=0, help="tokens that the checkpoint's own draft layer guesses a step (Qwen3.5, Qwen3.6), which the next step checks; needs --max-batch above it")
     p.add_argument("--decode-layers", default="auto", choices=("auto", "on", "off"), help="whether a step of one token is one launch for all layers: auto (where that was seen to win), on, off")

@@ -30,7 +30,7 @@ __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22, priority_ageing=10.0,
+               threads=0, context=0, max_batch=1, prefill_chunk=0, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22, priority_ageing=10.0,
                lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, state_cache_bytes=None, mtp=0, decode_layers="auto", **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
@@ -44,7 +44,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     take steps of at most 64 tokens, 16 with max_batch=1). partition: a share of a GPU; None is all of it.
     kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3" (with the checkpoint's scales, else 1). threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
-    max_batch: sequences live at once. prefill_chunk: prompt tokens a step may take. max_in_flight_steps: steps that may be queued
+    max_batch: sequences live at once. prefill_chunk: prompt tokens a step may take, 0 = as suits: on a GPU 1,024 with max_batch=1 and
+    512 else, 128 on the CPU and of a scheduler's tenant. max_in_flight_steps: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
     shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
     come with logit_bias or mask; a step takes one launch more. num_kv_blocks: pages (KV blocks) of 64 positions that all sequences

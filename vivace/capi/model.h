@@ -33,7 +33,7 @@ typedef struct vv_model_options {
   int threads;           /* CPU: 0 picks one a physical core */
   int context;           /* positions a sequence may hold; 0: the model's own, at most 4096 */
   int max_batch;         /* sequences live at once; 0 = 1 */
-  int prefill_chunk;             /* rows a step may take; 0 = 128 */
+  int prefill_chunk;             /* rows a step may take; 0 = as suits: 128 to 1024 */
   const char* lm_head_dtype;     /* what the last product becomes: NULL = "auto" (as precision says); "plain", "e4m3",
                                     "e2m1", "q8_0", "q4_0" */
   const char* invariance; /* NULL = "class": bits of a row depend on its class; "strict": there is one class */

@@ -19,7 +19,11 @@ constexpr int64_t kStates = 16, kStatesOfSequence = 4, kLeastStates = 2, kStates
 constexpr int64_t kOneLaunchWidth = 2048;  // hidden values up to which one launch of all layers was seen to win
 constexpr int64_t kStatesOfBlock = 2;  // more find no blocks that they could be kept beside
 constexpr int kImagePlaces = 4;        // images that steps may read: several prompts begin, or one has several
-constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::prefill_chunk
+// Row bounds of prompt steps below the largest, LoadOptions::prefill_chunk: a step takes what its bound takes, nearly.
+constexpr int kChunks[] = {128, 256, 512};
+// That where LoadOptions leaves it open. Alone on a GPU nobody waits for a prompt's step. Of several sequences the
+// others stand still meanwhile, and a scheduler's tenant as a whole between its gates.
+constexpr int kChunk = 128, kChunkOfSeveral = 512, kChunkAlone = 1024;
 
 }  // namespace
 
@@ -35,7 +39,7 @@ Status DecoderModel::check_options() {
   };
   VV_TRY(at_least("context", options_.context, 0));
   VV_TRY(at_least("max_batch", options_.max_batch, 1));
-  VV_TRY(at_least("prefill_chunk", options_.prefill_chunk, 1));
+  VV_TRY(at_least("prefill_chunk", options_.prefill_chunk, 0));
   VV_TRY(at_least("max_in_flight_steps", options_.max_in_flight_steps, 0));
   VV_TRY(at_least("num_kv_blocks", options_.num_kv_blocks, LoadOptions::kPagesAuto));
   VV_TRY(at_least("gpu_layers", options_.gpu_layers, -1));
@@ -43,9 +47,12 @@ Status DecoderModel::check_options() {
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d",
                                              static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
+  const bool host = runtime_->place() == Place::host;
+  if (options_.prefill_chunk == 0)
+    options_.prefill_chunk = static_cast<int>(std::min<int64_t>(
+        context, host || options_.gates.gate != nullptr ? kChunk : options_.max_batch > 1 ? kChunkOfSeveral : kChunkAlone));
   VV_TRY(find_scales());
   VV_TRY(check_invariance());
-  const bool host = runtime_->place() == Place::host;
   VV_TRY(check_drafts());
   VV_TRY(check_decode_layers());
   const bool mixed = host && options_.mtp == 0;  // guesses are rows of steps of answers alone
