@@ -17,11 +17,11 @@ HERE = ROOT / "tests/emulated"
 CXX = shutil.which("g++") or shutil.which("c++")
 # heads, M, blocks: rows that blocks have unequal shares of, splits of 1 to 4, a last piece of a row that is shorter
 SHAPES = {"one": (1, 64, 5), "two": (2, 192, 9), "three": (3, 320, 8), "wide": (2, 1472, 6)}
-STOOD_IN = ("ptx/mbarrier", "ptx/barrier", "ptx/cp_async", "ptx/mma", "ptx/pack", "ptx/exp2", "ptx/tma", "tile/elem", "decode/memory")
+STOOD_IN = ("ptx/mbarrier", "ptx/barrier", "ptx/cp_async", "ptx/mma", "ptx/pack", "ptx/exp2", "ptx/tma", "tile/elem", "tile/sincos", "gemm/upcast", "decode/memory")
 
 
-def build(folder, shape, edit=lambda path, text: text):
-    """The kernel of a shape as a library."""
+def build(folder, kernel, policy, edit=lambda path, text: text):
+    """A kernel of a shape as a library."""
     for name in STOOD_IN:
         path = folder / f"vivace/kernels/{name}.cuh"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,16 +29,20 @@ def build(folder, shape, edit=lambda path, text: text):
     gate = folder / "vivace/kernels/gate/activation.h"
     gate.parent.mkdir(parents=True, exist_ok=True)
     gate.write_text("#pragma once\n")
-    for name in ("decode_layers_cross", "exchange", "ring", "product", "split_attention"):
+    for name in (kernel, "exchange", "ring", "product", "split_attention"):
         path = f"vivace/kernels/decode/{name}.cuh"
         text = edit(path, (ROOT / path).read_text())
         text = text.replace("extern __shared__ __align__(128) unsigned char shared[];", "unsigned char* const shared = reinterpret_cast<unsigned char*>(emulated::at(emulated::kBase));")
         text = re.sub(r"__device__ __forceinline__ void between\(.*?\{\}", "", text)
         (folder / path).write_text(text)
-    heads, M, blocks = SHAPES[shape]
-    library = folder / f"{shape}.so"
-    subprocess.run([CXX, "-std=c++20", "-O1", "-w", "-fno-strict-aliasing", "-fPIC", "-shared", f"-DSHAPE=DecodeCrossPolicy{{{heads * 64},{heads},{M},{blocks}}}", "-I", HERE, "-I", folder, "-I", ROOT, "-o", library, HERE / "decode_layers_cross.cc"], check=True)
+    library = folder / "kernel.so"
+    subprocess.run([CXX, "-std=c++20", "-O1", "-w", "-fno-strict-aliasing", "-fPIC", "-shared", f"-DSHAPE={policy}", "-I", HERE, "-I", folder, "-I", ROOT, "-o", library, HERE / f"{kernel}.cc"], check=True)
     return ctypes.CDLL(library)
+
+
+def policy(shape):
+    heads, M, blocks = SHAPES[shape]
+    return f"DecodeCrossPolicy{{{heads * 64}, {heads}, {M}, {blocks}}}"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,7 @@ def kernel(tmp_path_factory):
 
     def get(shape):
         if shape not in made:
-            made[shape] = build(tmp_path_factory.mktemp(shape), shape)
+            made[shape] = build(tmp_path_factory.mktemp(shape), "decode_layers_cross", policy(shape))
         return made[shape]
     return get
 
@@ -193,7 +197,7 @@ def test_planted_faults_are_seen(tmp_path, file, right, wrong):
             return text.replace(right, wrong)
         return text
 
-    broken = build(tmp_path, "two", edit)
+    broken = build(tmp_path, "decode_layers_cross", policy("two"), edit)
     with pytest.raises(AssertionError):
         step = Step(lambda shape: broken, "two", N=3, P=128)
         for pos in (70, 71, 72, 73):

@@ -257,6 +257,9 @@ inline float __uint_as_float(uint32_t x) {
 inline uint32_t __float_as_uint(float x) {
   return std::bit_cast<uint32_t>(x);
 }
+inline float __expf(float x) {
+  return std::exp(x);
+}
 inline float __fdividef(float a, float b) {
   return a / b;
 }
@@ -282,6 +285,21 @@ T from_float(float f) {
   const uint32_t u = __float_as_uint(f);
   if (f != f) return {0x7fff};
   return {static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+}
+/// Four e4m3, of which 0x7f and 0xff are no numbers, as two pairs.
+template <class T>
+void upcast_e4m3_as(uint32_t four, uint32_t& low, uint32_t& high) {
+  uint32_t pair[2] = {0, 0};
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t code = four >> 8 * i & 0xff, e = code >> 3 & 15, m = code & 7;
+    float v = e == 0 ? std::ldexp(static_cast<float>(m), -9) : std::ldexp(static_cast<float>(8 + m), static_cast<int>(e) - 10);
+    if ((code & 0x7f) == 0x7f) v = NAN;
+    pair[i / 2] |= uint32_t{from_float<T>(code & 0x80 ? -v : v).bits} << 16 * (i % 2);
+  }
+  low = pair[0], high = pair[1];
+}
+inline void sin_cos(float x, float* s, float* c) {
+  *s = std::sin(x), *c = std::cos(x);
 }
 inline int valid_rows(const int32_t* rows, int T) {
   return rows == nullptr ? T : std::clamp(*rows, 0, T);

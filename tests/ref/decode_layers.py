@@ -37,6 +37,12 @@ def unit(x, bits):
     return (np.abs(x) * 2.0 ** (1 - bits)) ** 2 / 12
 
 
+def matrix(inputs, port, n):
+    """Of layer n, with its rows' scales."""
+    scale = inputs.get(port + "_scale")
+    return inputs[port][n] if scale is None else inputs[port][n] * scale[n][:, None]
+
+
 def times(w, x, var):
     """A product and its variance: f32 sums are off by less than the words that pass them on."""
     y = w @ x
@@ -78,7 +84,7 @@ def walk(inputs, attrs):
     for n in range(N):
         weight = lambda port: inputs[port][n] if port in inputs else None  # noqa: E731
         y, off = norm(r, var, inputs["attn_norm"][n], eps)
-        qkv, off = times(inputs["qkv"][n], y, off)
+        qkv, off = times(matrix(inputs, "qkv", n), y, off)
         if "qkv_bias" in inputs:
             qkv = qkv + inputs["qkv_bias"][n]
             off = off + unit(qkv, 16)
@@ -100,16 +106,16 @@ def walk(inputs, attrs):
             moves = away.T @ keys[:, g] / np.sqrt(D)  # of out by q
             score = keys_off[:, g] @ (q[h] ** 2) / D + (np.abs(s) * 2.0**-15) ** 2 / 12 + 2.0**-34  # variance, of keys and of masses
             out_off[h] = (moves**2) @ q_off[h] + (away**2).T @ score + (p**2) @ values_off[:, g] + unit(out[h], 8) + unit(np.abs(out[h]) + np.abs(values[:, g]).max(0), 15)
-        o, o_off = times(inputs["o"][n], out.reshape(-1), out_off.reshape(-1))
+        o, o_off = times(matrix(inputs, "o", n), out.reshape(-1), out_off.reshape(-1))
         r, var = r + o, var + o_off
         y, off = norm(r, var, inputs["mlp_norm"][n], eps)
-        both, off = times(inputs["gate_up"][n], y, off)
+        both, off = times(matrix(inputs, "gate_up", n), y, off)
         gate, up = both[::2], both[1::2]
         with np.errstate(over="ignore"):
             half = 1 / (1 + np.exp(-gate))
         hidden = gate * half * up
         off = off[::2] * (up * half * (1 + gate * (1 - half))) ** 2 + off[1::2] * (gate * half) ** 2 + unit(hidden, 8) + unit(hidden, 15)
-        d, d_off = times(inputs["down"][n], hidden, off)
+        d, d_off = times(matrix(inputs, "down", n), hidden, off)
         r, var = r + d, var + d_off
     return r, var, {"k_cache": (k_cache, k_var), "v_cache": (v_cache, v_var)}
 
@@ -148,9 +154,22 @@ def weights(rng, shape):
     return rng.standard_normal(shape) / np.sqrt(shape[-1])
 
 
+def codes(rng, shape):
+    return rng.standard_normal(shape) * 20
+
+
 def near_one(rng, shape):
     return 1 + 0.2 * rng.standard_normal(shape)
 
+
+def of_codes(dims):
+    """What e4m3 matrices hold, and their scales: rows of one matrix up to 16 times as large as others."""
+    row = lambda columns: lambda rng, shape: 0.5 ** rng.uniform(1, 5, shape) / 5 / np.sqrt(columns)  # noqa: E731
+    return {p: codes for p in COLUMNS} | {p + "_scale": row(dims[k]) for p, k in COLUMNS.items()}
+
+
+COLUMNS = {"qkv": "H", "o": "A", "gate_up": "H", "down": "M"}
+E4M3 = dict.fromkeys(COLUMNS, "e4m3") | {p + "_scale": "f32" for p in COLUMNS}
 
 DRAWN = {"qkv": weights, "o": weights, "gate_up": weights, "down": weights, "attn_norm": near_one, "mlp_norm": near_one, "q_norm": near_one, "k_norm": near_one, "inv_freq": frequencies}
 ALWAYS = {"x": "bf16", "attn_norm": "bf16", "qkv": "bf16", "o": "bf16", "mlp_norm": "bf16", "gate_up": "bf16", "down": "bf16", "inv_freq": "f32", "k_cache": "bf16", "v_cache": "bf16", "pos": "i32", "words": "i32", "out": "bf16"}
@@ -170,7 +189,7 @@ def derived_dims(dims, case):
 
 def case(shape, pos, attrs=None, *, ports=None, slot=None, table=None, **options):
     """`table`: pages of a slot, which `shape` counts."""
-    values = {**DRAWN, "pos": np.array([pos]), "words": lambda rng, shape: np.zeros(shape, int)} | ({"slot": np.array([slot])} if slot is not None else {}) | ({"page_table": np.array(table)} if table is not None else {})
+    values = {**DRAWN, **(of_codes(shape) if ports and "qkv_scale" in ports else {}), "pos": np.array([pos]), "words": lambda rng, shape: np.zeros(shape, int)} | ({"slot": np.array([slot])} if slot is not None else {}) | ({"page_table": np.array(table)} if table is not None else {})
     dtypes = {**ALWAYS, **(ports or {})} | ({"slot": "i32"} if slot is not None else {}) | ({"page_table": "i32"} if table is not None else {}) | ({"rows": "i32"} if "rows" in options else {})
     return Case(shape, dtypes, attrs or {}, values={p: v for p, v in values.items() if p in dtypes}, **{"distributions": ("normal",), **options})
 
@@ -184,6 +203,11 @@ CASES = [
     case(dims_of(1, 64, 2, 2, 64, 64, 200, B=2), 200, slot=1, note="a position without a place"),
     case(dims_of(1, 64, 2, 2, 64, 64, 80, B=2), 64, slot=1, rows=1),
     case(dims_of(2, 576, 9, 3, 64, 1536, 256), 200, note="SmolLM2-135M"),
+    case(dims_of(2, 128, 4, 2, 64, 192, 90), 70, ports=E4M3, distributions=("normal", "zero")),
+    case(dims_of(2, 576, 9, 3, 64, 1536, 256), 200, ports=E4M3, note="rows of e4m3 that are no whole number of lines"),
+    case(dims_of(1, 1024, 16, 8, 128, 3072, 300), 250, ports={**E4M3, **NORMS}, note="stages of keys are larger than those of e4m3 weights"),
+    case(dims_of(1, 896, 14, 2, 64, 4864, 80), 65, ports={**E4M3, "qkv_bias": "f32"}, note="e4m3; a last piece of a row that is shorter"),
+    case(dims_of(1, 2048, 32, 8, 64, 8192, 70), 66, ports=E4M3, note="Llama-3.2-1B in e4m3"),
     case(dims_of(1, 1024, 16, 8, 128, 3072, 1100), 1030, ports=NORMS, note="Qwen3-0.6B: a head's splits have one stage each, and one has two"),
     case(dims_of(1, 2048, 32, 8, 64, 8192, 70), 66, note="Llama-3.2-1B: a kernel of the gate's list"),
     case(dims_of(1, 896, 14, 2, 64, 4864, 80), 65, ports={"qkv_bias": "bf16"}, note="Qwen2.5-0.5B: seven query heads a kv head, a last piece of a row that is shorter"),
@@ -194,6 +218,9 @@ def fit(d):
     """Shapes that the kernel takes."""
     d.dims["T"], d.dims["R"] = 1, d.dims["D"] // 2
     d.together("q_norm", "k_norm")
+    d.together(*(p + "_scale" for p in COLUMNS))
+    for p in COLUMNS:
+        d.dtypes[p] = "e4m3" if d.has("qkv_scale") else "bf16"
     group = d.pick((1, 2, 3, 4, 4, 7, 8))
     d.dims["A"] = group * d.dims["Hkv"] * d.dims["D"]
     d.dims["Q"] = d.dims["A"] + 2 * d.dims["Hkv"] * d.dims["D"]
@@ -212,7 +239,8 @@ def contents(d, rng):
     from tests.op_data import shape_of
     from tests.differential.draw import case_of
     made = case_of(d, 0)
-    out = {p: f(rng, shape_of("decode_layers", p, made)) for p, f in DRAWN.items() if d.has(p)}
+    drawn = DRAWN | (of_codes(d.dims) if d.has("qkv_scale") else {})
+    out = {p: f(rng, shape_of("decode_layers", p, made)) for p, f in drawn.items() if d.has(p)}
     out["words"] = np.zeros(d.dims["W"], np.int64)
     slots = d.dims["S"] if d.has("page_table") else d.dims["B"]
     places = d.dims["L"] * (d.dims["P"] if d.has("page_table") else 1)

@@ -1,6 +1,7 @@
 // decode_layers: one token through all layers of a dense decoder, as one kernel.
 #pragma once
 #include <algorithm>
+#include <tuple>
 
 #include "vivace/base/check.h"
 #include "vivace/device/tensor_map.h"
@@ -21,14 +22,18 @@ struct decode_layers {
   static constexpr Port kPorts[] = {
       in("x", "T,H", "bf16", "the token's row of the residual stream; T = 1"),
       in("attn_norm", "N,H", "bf16", "weights of each layer's first RMS norm"),
-      in("qkv", "N,Q,H", "bf16", "what makes queries, keys and values: Q = A + 2 * Hkv * D"),
+      in("qkv", "N,Q,H", "bf16|e4m3", "what makes queries, keys and values: Q = A + 2 * Hkv * D"),
+      opt_in("qkv_scale", "N,Q", "f32", "of e4m3 matrices, a scale a row; of all four or none"),
       opt_in("qkv_bias", "N,Q", "bf16|f32", "added to them"),
       opt_in("q_norm", "N,D", "bf16", "weight of a per-head RMS norm of q, before the rotation; with k_norm or absent"),
       opt_in("k_norm", "N,D", "bf16", "the same for k"),
-      in("o", "N,H,A", "bf16", "of what attention gives, A = Hq * D"),
+      in("o", "N,H,A", "bf16|e4m3", "of what attention gives, A = Hq * D; of qkv's dtype, as gate_up and down are"),
+      opt_in("o_scale", "N,H", "f32", "a row's scale"),
       in("mlp_norm", "N,H", "bf16", "weights of each layer's second RMS norm"),
-      in("gate_up", "N,2*M,H", "bf16", "rows of gate and of up in turn"),
-      in("down", "N,H,M", "bf16", "of the gated row"),
+      in("gate_up", "N,2*M,H", "bf16|e4m3", "rows of gate and of up in turn"),
+      opt_in("gate_up_scale", "N,2*M", "f32", "a row's scale"),
+      in("down", "N,H,M", "bf16|e4m3", "of the gated row"),
+      opt_in("down_scale", "N,H", "f32", "a row's scale"),
       in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R = D"),
       inout("k_cache", "N,B,L,Hkv,D", "bf16", "keys by layer, slot and position, with page_table by page and place"),
       inout("v_cache", "N,B,L,Hkv,D", "bf16", "values"),
@@ -56,7 +61,7 @@ struct decode_layers {
           "q_norm and k_norm, and the rotation of pairs (i, i + R), as in qkv_rope; q, k and v rounded; k and v go to "
           "the caches at pos; a = softmax(q k^T / sqrt(D)) v over the slot's places up to pos; r = r + o round(a); y = "
           "round(r * mlp_norm); (g, u) = gate_up y * rsqrt(mean(r^2) + eps); r = r + down round(g / (1 + exp(-g)) * "
-          "u). out = round(r). round() is to bf16, sums are f32, and what passes from one product, attention or norm "
+          "u). A row of an e4m3 matrix is its codes, each times the row's scale. out = round(r). round() is to bf16, sums are f32, and what passes from one product, attention or norm "
           "to the next keeps 15 bits of fraction. Without a row, or where pos has no place, nothing is written; pages "
           "that do not exist are not seen.",
       .source = "arXiv:1706.03762, RoPE arXiv:2104.09864, RMSNorm arXiv:1910.07467, SwiGLU arXiv:2002.05202",
@@ -86,23 +91,36 @@ struct decode_layers {
     if (c["q_norm"].present() != c["k_norm"].present())
       return c.error(Code::kInvalidArgument, "q_norm and k_norm come together or not at all");
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
+    const DType weight = c["qkv"].dtype;
+    for (const auto& [what, dtype, scaled] : {std::tuple("qkv", weight, c["qkv_scale"].present()),
+                                              std::tuple("o", c["o"].dtype, c["o_scale"].present()),
+                                              std::tuple("gate_up", c["gate_up"].dtype, c["gate_up_scale"].present()),
+                                              std::tuple("down", c["down"].dtype, c["down_scale"].present())}) {
+      if (dtype != weight)
+        return c.error(Code::kInvalidDType, strf("qkv is %s and %s %s: the four matrices have one dtype", name(weight),
+                                                 what, name(dtype)));
+      if (scaled != (weight == DType::e4m3))
+        return c.error(Code::kInvalidArgument, strf("%s is %s and comes %s scales: e4m3 has one a row, bf16 none", what,
+                                                    name(dtype), scaled ? "with" : "without"));
+    }
     const int64_t wanted = words_of(H, A, Hkv * D, M);
     if (c.dim("W") < wanted)
       return c.error(Code::kInvalidShape,
                      strf("words has W = %ld, wanted %ld", static_cast<long>(c.dim("W")), static_cast<long>(wanted)));
     const auto stack = [&](Name port) { return kernels::LayerStack{c.ptr(port), c.row_stride(port)}; };
+    const auto matrix = [&](Name port, Name scale) { return kernels::LayerMatrix{stack(port), stack(scale)}; };
     *a = Args{
         .x = c.ptr("x"),
         .out = c.ptr("out"),
         .attn_norm = stack("attn_norm"),
         .mlp_norm = stack("mlp_norm"),
-        .qkv = stack("qkv"),
+        .qkv = matrix("qkv", "qkv_scale"),
+        .o = matrix("o", "o_scale"),
+        .gate_up = matrix("gate_up", "gate_up_scale"),
+        .down = matrix("down", "down_scale"),
         .qkv_bias = stack("qkv_bias"),
         .q_norm = stack("q_norm"),
         .k_norm = stack("k_norm"),
-        .o = stack("o"),
-        .gate_up = stack("gate_up"),
-        .down = stack("down"),
         .inv_freq = c.ptr<float>("inv_freq"),
         .k_cache = c.ptr("k_cache"),
         .v_cache = c.ptr("v_cache"),
@@ -127,6 +145,7 @@ struct decode_layers {
         .eps = static_cast<float>(c.real("eps")),
         .attn_factor = static_cast<float>(c.real("attn_factor")),
         .bias_dtype = c["qkv_bias"].dtype,
+        .weight_dtype = weight,
     };
     return {};
   }
@@ -139,9 +158,12 @@ struct decode_layers {
   /// Where the context is full: positions are on the device.
   static Cost cost(const Args& a) {
     const int64_t q = int64_t{a.Hq} * a.D, kv = int64_t{a.Hkv} * a.D,
-                  weights = a.N * (a.H * (2 * q + 2 * kv + 3 * int64_t{a.M}) + 2 * int64_t{a.H}),
+                  weights = a.N * a.H * (2 * q + 2 * kv + 3 * int64_t{a.M}),
+                  rows = a.N * (4 * int64_t{a.H} + q + 2 * kv + 2 * int64_t{a.M}),
                   keys = a.page_table != nullptr ? int64_t{a.P} * a.L : a.L;
-    return {.bytes = 2 * (weights + a.N * 2 * kv * keys), .flops = 2 * weights + a.N * 4 * q * keys};
+    const bool codes = a.weight_dtype == DType::e4m3;
+    return {.bytes = weights * (codes ? 1 : 2) + rows * (codes ? 4 : 1) + 4 * a.N * kv * keys,
+            .flops = 2 * weights + a.N * 4 * q * keys};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::decode_layers(a, pool); }
 
@@ -161,6 +183,7 @@ struct decode_layers {
                      a.D,
                      a.M,
                      std::min(multiprocessors, Policy::most_blocks(a.H, a.Hq * a.D, a.M)),
+                     a.weight_dtype == DType::e4m3 ? 1 : 2,
                      a.q_norm.data != nullptr,
                      a.qkv_bias.data != nullptr};
       // One block has what Hopper's multiprocessors hold, and rings of its own copies. It has run on no later chip.
@@ -179,18 +202,21 @@ struct decode_layers {
         if (stride % (int64_t{a.Hkv} * a.D) != 0 ||
             (a.N - 1) * (stride / (int64_t{a.Hkv} * a.D)) + int64_t{a.B} * a.L > INT32_MAX)
           return Status(Code::kUnsupported, "layers of a cache lie whole positions apart, 2^31 positions in all");
+      for (const kernels::LayerMatrix& m : {a.qkv, a.o, a.gate_up, a.down})
+        if (!vectorizable(m.w.data, m.w.stride, a.weight_dtype, 16 / info(a.weight_dtype).bytes))
+          return Status(Code::kUnsupported, "matrices begin at multiples of 16 bytes, in every layer");
       for (const kernels::LayerStack& s :
-           {a.attn_norm, a.mlp_norm, a.qkv, a.q_norm, a.k_norm, a.o, a.gate_up, a.down,
+           {a.attn_norm, a.mlp_norm, a.q_norm, a.k_norm,
             kernels::LayerStack{a.k_cache, a.k_stride}, kernels::LayerStack{a.v_cache, a.v_stride},
             kernels::LayerStack{a.x, 0}, kernels::LayerStack{a.words, 0}})
         if (!vectorizable(s.data, s.stride, DType::bf16, 8))
           return Status(Code::kUnsupported,
-                        "weights, caches, x and words begin at multiples of 16 bytes, in every layer");
+                        "norms, caches, x and words begin at multiples of 16 bytes, in every layer");
       return Key{p};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("decode_layers<vivace::kernels::DecodeLayersPolicy{%d, %d, %d, %d, %d, %d, %s, %s}>",
-                               k.p.H, k.p.Hq, k.p.Hkv, k.p.D, k.p.M, k.p.blocks, k.p.norms ? "true" : "false",
+      return kernel_expression("decode_layers<vivace::kernels::DecodeLayersPolicy{%d, %d, %d, %d, %d, %d, %d, %s, %s}>",
+                               k.p.H, k.p.Hq, k.p.Hkv, k.p.D, k.p.M, k.p.blocks, k.p.bytes, k.p.norms ? "true" : "false",
                                k.p.biased ? "true" : "false");
     }
     static void shape(const Args&, const Key& k, exec::Launch* launch) {
@@ -229,10 +255,12 @@ struct decode_layers {
     static void instances(Arch arch, Visit&& visit) {
       const Chip& c = chip(arch);
       if (!c.wgmma) return;
-      visit(Key{{576, 9, 3, 64, 1536, c.sm_count, false, false}});
-      visit(Key{{1024, 16, 8, 128, 3072, c.sm_count, true, false}});
-      visit(Key{{2048, 32, 8, 64, 8192, c.sm_count, false, false}});
-      visit(Key{{896, 14, 2, 64, 4864, c.sm_count, false, true}});
+      for (const int bytes : {2, 1}) {
+        visit(Key{{576, 9, 3, 64, 1536, c.sm_count, bytes, false, false}});
+        visit(Key{{1024, 16, 8, 128, 3072, c.sm_count, bytes, true, false}});
+        visit(Key{{2048, 32, 8, 64, 8192, c.sm_count, bytes, false, false}});
+        visit(Key{{896, 14, 2, 64, 4864, c.sm_count, bytes, false, true}});
+      }
     }
   };
 

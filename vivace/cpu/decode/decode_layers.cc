@@ -32,7 +32,7 @@ class Token {
     load_f32(a_.x, DType::bf16, 0, a_.H, residual_.data());
     for (layer_ = 0; layer_ < a_.N; ++layer_) {
       float inv = norm(a_.attn_norm);
-      layer_product(a_.qkv, layer_, std::ssize(qkv_), row_, pool_, [&](int64_t n, float sum) {
+      product(a_.qkv, std::ssize(qkv_), row_, [&](int64_t n, float sum) {
         float bias = 0;
         if (a_.qkv_bias.data != nullptr)
           load_f32(a_.qkv_bias.data, a_.bias_dtype, layer_ * a_.qkv_bias.stride + n, 1, &bias);
@@ -46,16 +46,15 @@ class Token {
       store_f32(a_.k_cache, DType::bf16, layer_ * a_.k_stride + a_.element(place, 0), width, keys);
       store_f32(a_.v_cache, DType::bf16, layer_ * a_.v_stride + a_.element(place, 0), width, keys + width);
       for_rows(pool_, a_.Hq, int64_t{pos_ + 1} * a_.D, [&](int64_t h) { attend(static_cast<int>(h)); });
-      layer_product(a_.o, layer_, a_.H, attended_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
+      product(a_.o, a_.H, attended_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
       inv = norm(a_.mlp_norm);
       std::vector<float> both(size(2 * a_.M));
-      layer_product(a_.gate_up, layer_, std::ssize(both), row_, pool_,
-              [&](int64_t n, float sum) { both[size(n)] = sum * inv; });
+      product(a_.gate_up, std::ssize(both), row_, [&](int64_t n, float sum) { both[size(n)] = sum * inv; });
       for (size_t i = 0; i < hidden_.size(); ++i) {
         const float gate = both[2 * i], up = both[2 * i + 1];
         hidden_[i] = rounded(passed(gate / (1.0f + std::exp(-gate)) * up));
       }
-      layer_product(a_.down, layer_, a_.H, hidden_, pool_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
+      product(a_.down, a_.H, hidden_, [&](int64_t n, float sum) { residual_[size(n)] += sum; });
     }
     store_f32(a_.out, DType::bf16, 0, a_.H, residual_.data());
   }
@@ -63,6 +62,14 @@ class Token {
  private:
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
 
+  /// layer_product() of this layer, times the rows' scales.
+  template <class F>
+  void product(const kernels::LayerMatrix& m, int64_t n, const std::vector<float>& y, F&& f) {
+    const auto* const scale = static_cast<const float*>(m.scale.data);
+    layer_product(m.w, a_.weight_dtype, layer_, n, y, pool_, [&](int64_t row, float sum) {
+      f(row, scale != nullptr ? sum * scale[layer_ * m.scale.stride + row] : sum);
+    });
+  }
   /// row_ = residual times a norm's weights; its inverse root is for what the product gives.
   float norm(const LayerStack& weight) {
     double squares = 0;

@@ -67,7 +67,7 @@ class CrossToken {
   /// f(row, its product with y and its bias).
   template <class F>
   void product(const DecodeLayersCrossArgs::Matrix& m, const std::vector<float>& y, int64_t n, F&& f) {
-    layer_product(m.w, layer_, n, y, pool_, [&](int64_t row, float sum) {
+    layer_product(m.w, DType::bf16, layer_, n, y, pool_, [&](int64_t row, float sum) {
       float bias;
       load_f32(m.bias.data, DType::bf16, layer_ * m.bias.stride + row, 1, &bias);
       f(row, sum + bias);

@@ -21,12 +21,13 @@ inline float passed(float v) {
 
 /// f(row, matrix row . y), rows of [n, K] of layer `layer`.
 template <class F>
-void layer_product(const kernels::LayerStack& w, int layer, int64_t n, const std::vector<float>& y, Pool& pool, F&& f) {
+void layer_product(const kernels::LayerStack& w, DType dtype, int layer, int64_t n, const std::vector<float>& y,
+                   Pool& pool, F&& f) {
   const auto K = static_cast<int64_t>(y.size());
   for_rows(pool, n, K, [&](int64_t row) {
     float part[16] = {}, sum = 0, chunk[kChunk];
     for_chunks(K, [&](int64_t first, int64_t count) {
-      load_f32(w.data, DType::bf16, layer * w.stride + row * K + first, count, chunk);
+      load_f32(w.data, dtype, layer * w.stride + row * K + first, count, chunk);
       for (int64_t i = 0; i < count; ++i) part[i % 16] += chunk[i] * y[static_cast<size_t>(first + i)];
     });
     for (const float p : part) sum += p;

@@ -21,6 +21,11 @@ __device__ __forceinline__ const bf16* layer_of(const LayerStack& s, int layer) 
 }
 
 template <DecodeLayersPolicy P>
+__device__ __forceinline__ const void* matrix_of(const LayerMatrix& m, int layer) {
+  return static_cast<const unsigned char*>(m.w.data) + layer * m.w.stride * P.bytes;
+}
+
+template <DecodeLayersPolicy P>
 struct Consumer {
   static constexpr DecodeWords kWords = DecodeWords::of(P.H, P.q_width(), P.kv_width(), P.M);
   static constexpr int kD = P.D, kGroup = P.group(), kSplits = P.splits();
@@ -34,6 +39,7 @@ struct Consumer {
   uint32_t turn;
   int layer = 0;
   uint2 gain[X::kLoads];  // of the next norm, asked for a phase before
+  float scale[2];         // of this thread's rows of a product of e4m3
   int parity = 0;
   int finisher;  // thread 0 of the last warp is 0: that warp polls the fewest words
 
@@ -163,6 +169,22 @@ struct Consumer {
     __syncwarp();
     return squares;
   }
+  /// A thread's rows' scales of a product whose first row here is `first`; asked for before the row is waited for.
+  template <int kRows>
+  __device__ __forceinline__ void ask_scale(const LayerMatrix& m, int first, int threads) {
+    if constexpr (P.bytes == 1)
+      if (finisher < threads) {
+        const float* const at = static_cast<const float*>(m.scale.data) + layer * m.scale.stride + first + finisher * kRows;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) scale[i] = __uint_as_float(load_early_4(at + i));
+      }
+  }
+  /// Row `row` of a product, of this thread's the i-th.
+  __device__ __forceinline__ float sum_of(int row, int i = 0) const {
+    const float sum = sum_of_warps<P>(sums(), row);
+    return P.bytes == 1 ? sum * scale[i] : sum;
+  }
+
   /// A product: waits for the row at `from`, `ask()`s for what a later phase needs, multiplies, and when all warps'
   /// sums have met calls `finish(inverse root)` in the first threads of the last warps.
   template <int kK, int kRowsOfBlock, bool kNorm, class Ask, class Finish>
@@ -210,6 +232,7 @@ struct Consumer {
     const auto send = [&](int at, float v) { store_word(words(at, turn) + finisher, word_of(v, tag_of(turn))); };
 #pragma unroll 1
     for (layer = 0; layer < a.N; ++layer, ++turn) {
+      ask_scale<1>(a.qkv, qkv.first, qkv.count);
       product<P.H, P.share(kQkv), true>(
           layer > 0 ? words(kWords.x, turn - 1) : nullptr, tag_of(turn - 1), qkv.count, qkv.count, 0,
           [&] {
@@ -221,28 +244,30 @@ struct Consumer {
                                                   : to_float(static_cast<const bf16*>(a.qkv_bias.data)[at]);
               }
           },
-          [&](float inv) { send(kWords.qkv + qkv.first, sum_of_warps<P>(sums(), finisher) * inv + bias); });
+          [&](float inv) { send(kWords.qkv + qkv.first, sum_of(finisher) * inv + bias); });
       if (attends) attend(cosine, sine);
       between(turn, 41);
       merge_parts<P>(words(kWords.parts, turn), words(kWords.attended, turn), columns, tag_of(turn));
+      ask_scale<1>(a.o, model.first, model.count);
       product<P.q_width(), P.share(P.H), false>(words(kWords.attended, turn), tag_of(turn), model.count, model.count, 9,
                                                 nothing, [&](float) {
-                                                  residual += sum_of_warps<P>(sums(), finisher);
+                                                  residual += sum_of(finisher);
                                                   send(kWords.mid + model.first, residual);
                                                 });
+      ask_scale<2>(a.gate_up, hidden.first * 2, hidden.count);
       product<P.H, 2 * P.share(P.M), true>(
           words(kWords.mid, turn), tag_of(turn), hidden.count * 2, hidden.count, 13,
           [&] {
             if (layer + 1 < a.N) ask_gain(layer_of(a.attn_norm, layer + 1));
           },
           [&](float inv) {
-            const float gate = sum_of_warps<P>(sums(), finisher * 2) * inv;
-            const float up = sum_of_warps<P>(sums(), finisher * 2 + 1) * inv;
+            const float gate = sum_of(finisher * 2) * inv, up = sum_of(finisher * 2 + 1, 1) * inv;
             send(kWords.hidden + hidden.first, __fdividef(gate, 1.0f + __expf(-gate)) * up);
           });
+      ask_scale<1>(a.down, model.first, model.count);
       product<P.M, P.share(P.H), false>(words(kWords.hidden, turn), tag_of(turn), model.count, model.count, 17, nothing,
                                         [&](float) {
-                                          residual += sum_of_warps<P>(sums(), finisher);
+                                          residual += sum_of(finisher);
                                           send(kWords.x + model.first, residual);
                                         });
     }
@@ -263,13 +288,13 @@ __device__ __forceinline__ void produce(const DecodeLayersTmaArgs& f, const Now 
   for (int layer = 0; layer < a.N; ++layer) {
     const uint32_t turn = now.turn + layer;
     between(turn, 50);
-    bring<P, P.H>(ring, layer_of(a.qkv, layer), qkv.first, qkv.count, policy);
+    bring<P, P.H>(ring, matrix_of<P>(a.qkv, layer), qkv.first, qkv.count, policy);
     if (attends) bring_cache<P>(ring, f, now, layer, policy);
     between(turn, 51);
-    bring<P, P.q_width()>(ring, layer_of(a.o, layer), model.first, model.count, policy);
-    bring<P, P.H>(ring, layer_of(a.gate_up, layer), hidden.first * 2, hidden.count * 2, policy);
+    bring<P, P.q_width()>(ring, matrix_of<P>(a.o, layer), model.first, model.count, policy);
+    bring<P, P.H>(ring, matrix_of<P>(a.gate_up, layer), hidden.first * 2, hidden.count * 2, policy);
     between(turn, 52);
-    bring<P, P.M>(ring, layer_of(a.down, layer), model.first, model.count, policy);
+    bring<P, P.M>(ring, matrix_of<P>(a.down, layer), model.first, model.count, policy);
   }
 }
 

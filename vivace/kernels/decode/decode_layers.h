@@ -12,13 +12,19 @@ struct LayerStack {
   int64_t stride;
 };
 
+/// A matrix of every layer, bf16 or e4m3; of e4m3 a row's scale is a factor of its sums.
+struct LayerMatrix {
+  LayerStack w, scale;  // [N, rows, columns]; [N, rows] f32, or null
+};
+
 struct DecodeLayersArgs {
   const void* x;                     // [H] bf16
   void* out;                         // [H] bf16, may be x
   LayerStack attn_norm, mlp_norm;    // [N, H] bf16
-  LayerStack qkv, qkv_bias;          // [N, (Hq + 2 Hkv) D, H] bf16; [N, (Hq + 2 Hkv) D] bf16 or f32
+  LayerMatrix qkv, o;                // [N, (Hq + 2 Hkv) D, H]; [N, H, Hq D]
+  LayerMatrix gate_up, down;         // [N, 2 M, H], rows of gate and up in turn; [N, H, M]
+  LayerStack qkv_bias;               // [N, (Hq + 2 Hkv) D] bf16 or f32
   LayerStack q_norm, k_norm;         // [N, D] bf16
-  LayerStack o, gate_up, down;       // [N, H, Hq D], [N, 2 M, H] rows of gate and up in turn, [N, H, M]; bf16
   const float* inv_freq;             // [D / 2]
   void *k_cache, *v_cache;           // [N, B, L, Hkv, D] bf16
   const int32_t *pos, *slot, *rows;  // [1]; slot and rows may be null
@@ -28,7 +34,7 @@ struct DecodeLayersArgs {
   int64_t table_stride;
   int32_t N, H, Hq, Hkv, D, M, B, L, S, P;
   float eps, attn_factor;
-  DType bias_dtype;
+  DType bias_dtype, weight_dtype;
 
   /// Where position `at` of a slot lies in every layer's cache: block and place in it. A block below 0: nowhere.
   struct Place {
@@ -76,6 +82,7 @@ struct DecodeWords {
 struct DecodeLayersPolicy {
   int32_t H, Hq, Hkv, D, M;
   int32_t blocks;
+  int32_t bytes;  // of a weight: 2 of bf16, 1 of e4m3
   bool norms;   // of heads of q and k
   bool biased;  // q, k and v
   constexpr bool operator==(const DecodeLayersPolicy&) const = default;
@@ -102,8 +109,8 @@ struct DecodeLayersPolicy {
   /// Columns of a stage of 8 rows of a matrix with K of them.
   VV_HD static constexpr int32_t cut(int32_t K) { return K <= 1024 ? K : K % 1024 == 0 ? 1024 : 512; }
   VV_HD constexpr int32_t widest_cut() const { return larger(cut(H), larger(cut(q_width()), cut(M))); }
-  /// Bytes from row to row of a stage: rows are multiples of 128 bytes, and two must not meet in the same banks.
-  VV_HD constexpr int32_t stage_row() const { return widest_cut() * 2 + 64; }
+  /// Bytes from row to row of a stage: two that follow each other must not meet in the same banks.
+  VV_HD constexpr int32_t stage_row() const { return widest_cut() * bytes / 128 * 128 + 64; }
   VV_HD constexpr int32_t slot_bytes() const { return larger(8 * stage_row(), kKeys * D * 2); }
 
   // Bytes of shared memory, from its begin.

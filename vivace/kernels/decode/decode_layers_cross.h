@@ -66,6 +66,7 @@ struct DecodeCrossPolicy {
   constexpr bool operator==(const DecodeCrossPolicy&) const = default;
 
   static constexpr int32_t D = DecodeLayersCrossArgs::D;
+  static constexpr int32_t bytes = 2;  // of a weight
   static constexpr int32_t kWarps = DecodeLayersPolicy::kWarps, kThreads = DecodeLayersPolicy::kThreads;
   static constexpr int32_t kKeys = 64;  // of a stage, with their values: 8 a warp
   static constexpr int32_t kMostSlots = 32, kLeastSlots = 6, kSmem = kHopper.smem_bytes();

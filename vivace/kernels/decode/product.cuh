@@ -4,6 +4,7 @@
 #pragma once
 #include "vivace/kernels/decode/exchange.cuh"
 #include "vivace/kernels/decode/ring.cuh"
+#include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
@@ -31,6 +32,25 @@ __device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uin
   ptx::mma16816<bf16>(c[0], left.x, left.y, left.z, left.w, right.x, right.y);
   ptx::mma16816<bf16>(c[1], left.x, left.y, left.z, left.w, right.z, right.w);
 }
+
+/// A lane's 16 columns of a unit of 64, as a stage holds them: of bf16 the eights lane % 4 and lane % 4 + 4, of e4m3 the
+/// eights that follow each other at lane % 4 * 2.
+template <auto P>
+struct LaneWeights {
+  static constexpr bool kCodes = P.bytes == 1;
+  static constexpr int kUnit = 64 * P.bytes;                          // bytes of a unit in a stage
+  static constexpr int kLeft = kCodes ? 32 : 16, kSecond = kCodes ? 16 : 64;  // of the row that is multiplied, in bytes
+  uint4 first, second;
+
+  __device__ __forceinline__ static LaneWeights read(uint32_t at) {
+    const uint4 v = read_shared(at);
+    if constexpr (!kCodes) return {v, read_shared(at + 64)};
+    LaneWeights w;
+    upcast_e4m3_as<bf16>(v.x, w.first.x, w.first.y), upcast_e4m3_as<bf16>(v.y, w.first.z, w.first.w);
+    upcast_e4m3_as<bf16>(v.z, w.second.x, w.second.y), upcast_e4m3_as<bf16>(v.w, w.second.z, w.second.w);
+    return w;
+  }
+};
 
 /// Rows of `n` that a block has: the first blocks have one more.
 struct BlockRows {
@@ -78,8 +98,9 @@ __device__ __forceinline__ void multiply(Ring<P>& ring, uint32_t x, float* sums,
   constexpr int kHeld = kAhead > 0 ? kAhead : 1;
   constexpr int kMore = kPieces == 1 ? C::kColumns / 64 % kWarps : 0;  // warps that have one unit more
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const uint32_t right = lane / 4 * P.stage_row() + lane % 4 * 16 + warp * 128;
-  const uint32_t left = x + lane % 4 * 16 + warp * 128;
+  using W = LaneWeights<P>;
+  const uint32_t right = lane / 4 * P.stage_row() + lane % 4 * 16 + warp * W::kUnit;
+  const uint32_t left = x + lane % 4 * W::kLeft + warp * 128;
   const int all = (rows + 7) / 8 * kPieces;
   const auto piece_of = [](int first, int s) {
     return kPieces == 1 ? 0 : kStages % kPieces == 0 ? s % kPieces : (first + s) % kPieces;
@@ -93,13 +114,12 @@ __device__ __forceinline__ void multiply(Ring<P>& ring, uint32_t x, float* sums,
     for (int s = 0; s < kStages; ++s)
       if (s < count) ring.wait(s);
     uint32_t at[kStages], row[kStages];
-    uint4 w[kStages][kHeld][2];
+    W w[kStages][kHeld];
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       at[s] = ring.bytes_at(s) + right, row[s] = left + piece_of(piece, s) * C::kColumns * 2;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i)
-        w[s][i][0] = read_shared(at[s] + i * kWarps * 128), w[s][i][1] = read_shared(at[s] + i * kWarps * 128 + 64);
+      for (int i = 0; i < kAhead; ++i) w[s][i] = W::read(at[s] + i * kWarps * W::kUnit);
     }
     if (stage == 0) take();
     float c[kStages][2][4] = {};
@@ -108,22 +128,24 @@ __device__ __forceinline__ void multiply(Ring<P>& ring, uint32_t x, float* sums,
       uint4 v[kStages][2];
 #pragma unroll
       for (int s = 0; s < kStages; ++s)
-        v[s][0] = read_shared(row[s] + i * kWarps * 128), v[s][1] = read_shared(row[s] + i * kWarps * 128 + 64);
+        v[s][0] = read_shared(row[s] + i * kWarps * 128),
+        v[s][1] = read_shared(row[s] + i * kWarps * 128 + W::kSecond);
 #pragma unroll
       for (int s = 0; s < kStages; ++s) {
         const bool there = C::kLast == C::kColumns || piece_of(piece, s) < kPieces - 1 ||
                            warp + i * kWarps < C::kLast / 64;  // the last piece may have fewer units
-        if (s < count && there) multiply_piece(c[s], v[s][0], w[s][i][0]), multiply_piece(c[s], v[s][1], w[s][i][1]);
+        if (s < count && there)
+          multiply_piece(c[s], v[s][0], w[s][i].first), multiply_piece(c[s], v[s][1], w[s][i].second);
       }
     }
     if (kMore > 0 && warp < kMore)
 #pragma unroll
       for (int s = 0; s < kStages; ++s)
-        if (s < count)
-#pragma unroll
-          for (int half = 0; half < 128; half += 64)
-            multiply_piece(c[s], read_shared(row[s] + kAhead * kWarps * 128 + half),
-                           read_shared(at[s] + kAhead * kWarps * 128 + half));
+        if (s < count) {
+          const W more = W::read(at[s] + kAhead * kWarps * W::kUnit);
+          multiply_piece(c[s], read_shared(row[s] + kAhead * kWarps * 128), more.first);
+          multiply_piece(c[s], read_shared(row[s] + kAhead * kWarps * 128 + W::kSecond), more.second);
+        }
     ring.release(count);
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
@@ -142,17 +164,17 @@ template <auto P, int kK>
 __device__ __forceinline__ void bring(Ring<P>& ring, const void* matrix, int first, int rows, uint64_t policy) {
   constexpr int kColumns = P.cut(kK);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const bf16* const w = static_cast<const bf16*>(matrix) + static_cast<int64_t>(first) * kK;
+  const auto* const w = static_cast<const unsigned char*>(matrix) + static_cast<int64_t>(first) * kK * P.bytes;
 #pragma unroll 1
   for (int row = 0; row < rows; row += 8)
 #pragma unroll 1
     for (int column = 0; column < kK; column += kColumns) {
-      const int count = min(8, rows - row), bytes = min(kColumns, kK - column) * 2;
+      const int count = min(8, rows - row), bytes = min(kColumns, kK - column) * P.bytes;
       ring.claim();
       ring.expect(count * bytes);
       if (lane < count)
-        copy_bulk(ring.bytes_at(0) + lane * P.stage_row(), w + static_cast<int64_t>(row + lane) * kK + column, bytes,
-                  ring.full(0), policy);
+        copy_bulk(ring.bytes_at(0) + lane * P.stage_row(), w + (static_cast<int64_t>(row + lane) * kK + column) * P.bytes,
+                  bytes, ring.full(0), policy);
       ring.advance(1);
     }
 }

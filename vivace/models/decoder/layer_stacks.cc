@@ -35,27 +35,36 @@ Status may_stack(const DecoderConfig& c, const PrecisionPlan& plan, DType kv_dty
 Result<LayerStacks> stack_layers(const DecoderConfig& config, const DecoderWeights& weights,
                                  const StepBuffers& buffers) {
   LayerStacks s;
-  const auto stack = [&](const char* name, Tensor LayerWeights::*weight, DType dtype, Tensor* to) -> Status {
+  const auto of_all = [&](const char* name, auto&& one, DType dtype, Tensor* to) -> Status {
     std::vector<const Tensor*> all;
-    for (const LayerWeights& w : weights.layers) all.push_back(&(w.*weight));
+    for (const LayerWeights& w : weights.layers) all.push_back(one(w));
     VV_ASSIGN(*to, stacked(name, all));
     return to->dtype == dtype ? Status() : no(strf("%s is %s", name, vivace::name(to->dtype)));
   };
-  const DType bf16 = DType::bf16;
+  const auto stack = [&](const char* name, Tensor LayerWeights::*weight, DType dtype, Tensor* to) {
+    return of_all(name, [&](const LayerWeights& w) { return &(w.*weight); }, dtype, to);
+  };
+  const DType bf16 = DType::bf16, matrices = weights.layers.front().o.dtype == DType::e4m3 ? DType::e4m3 : bf16;
+  const auto matrix = [&](const char* name, Tensor LayerWeights::*weight, engine::Scales LayerWeights::*scale,
+                          Tensor* to, Tensor* scales) -> Status {
+    VV_TRY(stack(name, weight, matrices, to));
+    if (matrices == bf16) return {};
+    return of_all(name, [&](const LayerWeights& w) { return &(w.*scale).row; }, DType::f32, scales);
+  };
   for (const LayerWeights& w : weights.layers) {
     if (w.o_bias.present() || w.scales_cache()) return no("a bias of o, or a cache with scales");
     if (!w.qkv.present() || !w.gate_up.present()) return no("q, k and v, or gate and up, lie apart");
   }
   VV_TRY(stack("attn_norm", &LayerWeights::attn_norm, bf16, &s.attn_norm));
-  VV_TRY(stack("qkv", &LayerWeights::qkv, bf16, &s.qkv));
+  VV_TRY(matrix("qkv", &LayerWeights::qkv, &LayerWeights::qkv_scale, &s.qkv, &s.qkv_scale));
   const LayerWeights& first = weights.layers.front();
   if (first.qkv_bias.present()) VV_TRY(stack("qkv_bias", &LayerWeights::qkv_bias, first.qkv_bias.dtype, &s.qkv_bias));
   if (first.q_norm.present()) VV_TRY(stack("q_norm", &LayerWeights::q_norm, bf16, &s.q_norm));
   if (first.k_norm.present()) VV_TRY(stack("k_norm", &LayerWeights::k_norm, bf16, &s.k_norm));
-  VV_TRY(stack("o", &LayerWeights::o, bf16, &s.o));
+  VV_TRY(matrix("o", &LayerWeights::o, &LayerWeights::o_scale, &s.o, &s.o_scale));
   VV_TRY(stack("mlp_norm", &LayerWeights::mlp_norm, bf16, &s.mlp_norm));
-  VV_TRY(stack("gate_up", &LayerWeights::gate_up, bf16, &s.gate_up));
-  VV_TRY(stack("down", &LayerWeights::down, bf16, &s.down));
+  VV_TRY(matrix("gate_up", &LayerWeights::gate_up, &LayerWeights::gate_up_scale, &s.gate_up, &s.gate_up_scale));
+  VV_TRY(matrix("down", &LayerWeights::down, &LayerWeights::down_scale, &s.down, &s.down_scale));
   std::vector<const Tensor*> keys, values;
   for (size_t i = 0; i < static_cast<size_t>(config.layers); ++i)
     keys.push_back(&buffers.k_cache[i]), values.push_back(&buffers.v_cache[i]);

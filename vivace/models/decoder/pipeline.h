@@ -117,6 +117,7 @@ bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, cons
 /// What decode_layers takes of all layers at once: see layer_stacks.h.
 struct LayerStacks {
   Tensor attn_norm, qkv, qkv_bias, q_norm, k_norm, o, mlp_norm, gate_up, down;  // [layers, ...] of LayerWeights
+  Tensor qkv_scale, o_scale, gate_up_scale, down_scale;                         // of e4m3 matrices: a scale a row
   Tensor k_cache, v_cache;
 };
 
