@@ -29,6 +29,7 @@ SHAPES = {
     "qwen3": (3, 1024, 16, 8, 128, 3072, True, False),
     "llama": (2, 2048, 32, 8, 64, 8192, False, False),
 }
+SHAPES |= {f"{name}-e4m3": shape for name, shape in SHAPES.items()}  # the same with weights in e4m3
 PAGE = 64
 
 
@@ -79,7 +80,12 @@ class Step(OneToken):
         words = 32 + 2 * (2 * lines(H) + lines(M) + lines(A) + lines(A + 2 * kv) + 32 * A)
         whole = lambda x: torch.as_tensor(x, dtype=torch.int32, device="cuda")  # noqa: E731
         cache = lambda: draw(N, 2, places, Hkv, D) if dense else draw(N, 2 * pages + 1, PAGE, Hkv, D)  # noqa: E731
-        self.given = {"x": draw(1, H), "attn_norm": near(N, H), "qkv": matrix(A + 2 * kv, H), "o": matrix(H, A), "mlp_norm": near(N, H), "gate_up": matrix(2 * M, H), "down": matrix(H, M),
+        matrices = {"qkv": (A + 2 * kv, H), "o": (H, A), "gate_up": (2 * M, H), "down": (H, M)}
+        weights = {p: matrix(*s) for p, s in matrices.items()}
+        if shape.endswith("-e4m3"):
+            weights |= {p + "_scale": 0.5 ** (8 * torch.rand(N, s[0], generator=g, device="cuda")) / s[1] ** 0.5 for p, s in matrices.items()}
+            weights |= {p: (weights[p].float() / weights[p + "_scale"][:, :, None]).to(torch.float8_e4m3fn) for p in matrices}
+        self.given = {"x": draw(1, H), "attn_norm": near(N, H), "mlp_norm": near(N, H), **weights,
                       "inv_freq": 1e4 ** -(torch.arange(D // 2, device="cuda") / (D // 2)), "k_cache": cache(), "v_cache": cache(), "pos": whole([0]), "slot": whole([1]),
                       "words": torch.zeros(words, dtype=torch.int32, device="cuda"), "out": torch.zeros(1, H, dtype=torch.bfloat16, device="cuda"), "eps": 1e-5}
         if norms:
