@@ -72,7 +72,7 @@ def test_text(path):
 
 
 @pytest.mark.parametrize("options, why", [({"max_batch": 2}, "max_batch is 2"), ({"invariance": "strict"}, "invariance is strict"), ({"kv_dtype": "f16"}, "the cache is f16"), ({"gpu_layers": 1}, "layers take turns"),
-                                          ({"precision": "f32"}, "activations are not bf16"), ({"precision": "fp8"}, "activations are not bf16"), ({"precision": "int4"}, "qkv is q4_0|lie apart")])
+                                          ({"precision": "f32"}, "activations are not bf16"), ({"precision": "fp8"}, "activations are not bf16"), ({"precision": "int4"}, "qkv is q4_0|lie apart|at one distance")])
 def test_when_it_is_not_taken(path, options, why):
     options = {"device": DEVICE, "precision": "bf16", "random_weights": True, **options}
     with vivace.load_model(path, **options) as model:

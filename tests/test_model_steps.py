@@ -205,7 +205,7 @@ def test_bits_depend_on_the_class_alone(name, precision):
     for pieces in ([20, 40], [1] * 60, [59, 1]):
         np.testing.assert_array_equal(prefill(core, ids, pieces), prompt)
     np.testing.assert_array_equal(prefill(core, ids, [30, 30], slot=7, beside=(3, IDS[::-1])), prompt)
-    longer = open_core(path, precision, max_batch=4, prefill_chunk=700)  # row bounds 128, 512 and 700
+    longer = open_core(path, precision, max_batch=4, prefill_chunk=700)  # row bounds 128, 256, 384, 512 and 700
     np.testing.assert_array_equal(prefill(longer, ids, [60]), prompt)
     filler = [(1, 0, 1, False)] * 300
     longer.start(0)

@@ -83,8 +83,8 @@ class Step(OneToken):
         matrices = {"qkv": (A + 2 * kv, H), "o": (H, A), "gate_up": (2 * M, H), "down": (H, M)}
         weights = {p: matrix(*s) for p, s in matrices.items()}
         if shape.endswith("-e4m3"):
-            weights |= {p + "_scale": 0.5 ** (8 * torch.rand(N, s[0], generator=g, device="cuda")) / s[1] ** 0.5 for p, s in matrices.items()}
-            weights |= {p: (weights[p].float() / weights[p + "_scale"][:, :, None]).to(torch.float8_e4m3fn) for p in matrices}
+            weights |= {p + "_scale": 0.5 ** (6 * torch.rand(N, s[0], generator=g, device="cuda")) / s[1] ** 0.5 for p, s in matrices.items()}
+            weights |= {p: (weights[p].float() / weights[p + "_scale"][:, :, None]).clamp(-448, 448).to(torch.float8_e4m3fn) for p in matrices}
         self.given = {"x": draw(1, H), "attn_norm": near(N, H), "mlp_norm": near(N, H), **weights,
                       "inv_freq": 1e4 ** -(torch.arange(D // 2, device="cuda") / (D // 2)), "k_cache": cache(), "v_cache": cache(), "pos": whole([0]), "slot": whole([1]),
                       "words": torch.zeros(words, dtype=torch.int32, device="cuda"), "out": torch.zeros(1, H, dtype=torch.bfloat16, device="cuda"), "eps": 1e-5}

@@ -20,7 +20,7 @@ constexpr int64_t kOneLaunchWidth = 2048;  // hidden values up to which one laun
 constexpr int64_t kStatesOfBlock = 2;  // more find no blocks that they could be kept beside
 constexpr int kImagePlaces = 4;        // images that steps may read: several prompts begin, or one has several
 // Row bounds of prompt steps below the largest, LoadOptions::prefill_chunk: a step takes what its bound takes, nearly.
-constexpr int kChunks[] = {128, 256, 512};
+constexpr int kChunks[] = {128, 256, 384, 512, 768};
 // That where LoadOptions leaves it open. Alone on a GPU nobody waits for a prompt's step. Of several sequences the
 // others stand still meanwhile, and a scheduler's tenant as a whole between its gates.
 constexpr int kChunk = 128, kChunkOfSeveral = 512, kChunkAlone = 1024;
