@@ -54,8 +54,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     CPU, 0 on a GPU. state_cache_bytes: of models with a recurrent state (docs/models/qwen35.md), memory for states that are kept beside KV blocks, so that what was
     computed is found again; 0: none; None: 16 and 4 a sequence, in at most 1 GiB. mtp: tokens that the checkpoint's own draft layer guesses a step, 1 to 4, which the
     next step checks: the same answers in fewer steps; needs max_batch above it; 0: the layer is not loaded.
-    decode_layers: whether a step of one token is one launch for all layers: "auto" (where that was seen to win: on Hopper, dense models of bf16 with hidden
-    up to 2048, one sequence), "on" or "off"; its bits are others than those of launches. report()["decode_layers"] says what serves.
+    decode_layers: whether a step of one token is one launch for all layers: "auto" (where that was seen to win: on Hopper, dense models of bf16 or w8a16 with
+    hidden up to 2048, one sequence), "on" or "off"; its bits are others than those of launches. report()["decode_layers"] says what serves.
     gpu_layers: how many layers keep their weights on the device; the others come from host memory in every step,
     for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
     one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. priority_ageing: seconds
