@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "vivace/base/float_types.h"
@@ -93,6 +94,32 @@ TEST(JoinedExperts, OneMoreComesLast) {
           EXPECT_EQ(got, static_cast<float>((e < kExperts ? half * kExperts + e : 2 * kExperts + half) * kEach + i));
         }
   }
+}
+
+/// The one more is stored as blocks, the others become blocks.
+TEST(JoinedExperts, OneMoreIsBlocksAlready) {
+  constexpr int64_t kExperts = 2, kRows = 3, kWidth = 64, kEach = kRows * kWidth;
+  std::unique_ptr<Runtime> machine = *Runtime::open("cpu", 1);
+  std::vector<float> data(static_cast<size_t>(2 * kExperts * kEach));
+  std::iota(data.begin(), data.end(), -100.0f);
+  std::vector<uint8_t> blocks(static_cast<size_t>(2 * row_bytes(DType::q4_0, kEach)));
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(i * 37);
+  const Shape experts(kExperts, kRows, kWidth), one(kRows, kWidth);
+  Tensor gate = tensor(data.data(), DType::f32, experts),
+         up = tensor(data.data() + kExperts * kEach, DType::f32, experts), gate_alone = gate, up_alone = up;
+  const Tensor last_gate = tensor(blocks.data(), DType::q4_0, one),
+               last_up = tensor(blocks.data() + row_bytes(DType::q4_0, kEach), DType::q4_0, one);
+  WeightUploader apart, joined;
+  for (Tensor* t : {&gate_alone, &up_alone}) apart.add(t, DType::q4_0);
+  joined.join_experts(&gate, &up, last_gate, last_up, DType::q4_0);
+  ASSERT_TRUE(apart.commit(*machine).ok() && joined.commit(*machine).ok());
+  const auto bytes = [](const void* p) {
+    const auto* from = static_cast<const uint8_t*>(p);
+    return std::vector<uint8_t>(from, from + row_bytes(DType::q4_0, kEach));
+  };
+  for (const auto& [all, plain, last] : {std::tuple{&gate, &gate_alone, &last_gate}, {&up, &up_alone, &last_up}})
+    for (int64_t e = 0; e <= kExperts; ++e)
+      EXPECT_EQ(bytes(slice(*all, e, 1).data), bytes(e < kExperts ? slice(*plain, e, 1).data : last->data)) << e;
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, JoinedInTurn, testing::Values(32, 64, 1056));

@@ -357,7 +357,8 @@ Status WeightUploader::encode(Runtime& runtime, const Group& g) const {
       lay(from, p.to);
       continue;
     }
-    const Upload one[] = {{p.to.data, blocks.data(), blocks.size()}};
+    const Upload one[] = {
+        {p.to.data, from, static_cast<size_t>(row_bytes(p.to.dtype, p.from.shape.elements()))}};
     VV_TRY(runtime.upload(one));
   }
   const Upload one[] = {{g.to.data, all.data(), all.size()}};
