@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
+from tests.op_data import decode, encode
 from tests.reference.decoder_numpy import Decoder
 from tests.test_model_steps import DEVICE
 from vivace import _core
@@ -251,6 +252,43 @@ def test_a_shared_expert_of_the_others_size_is_one_more(tmp_path, precision):
             chosen[extra, plan] = {shape[-1] for op, port, _, shape, _ in core.observe([(t, i, 0, i == 4) for i, t in enumerate(ids[:5])]) if (op, port) == ("moe_route", "weights")}
     assert chosen == {(0, "f32"): {few}, (0, precision): {few + 1}, (8, "f32"): {few}, (8, precision): {few}}
     assert far[0, precision] < 1.25 * far[8, precision] < {"bf16": 0.1, "w8a16": 0.3}[precision] and far[0, "f32"] < TOLERANCE > far[8, "f32"], far
+
+
+def of_blocks(w):
+    """What q4_0 of it stands for."""
+    return decode(encode(w.reshape(-1, w.shape[-1]), "q4_0"), "q4_0", w.shape).astype(np.float32)
+
+
+def test_a_shared_expert_of_int4_is_one_more(tmp_path):
+    """It is q4_0 as the others are, and chosen by moe_route; of another width it stays apart, in 16 bits."""
+    source, weights = json.loads((TINY / "qwen35_moe" / "config.json").read_text()), load_file(TINY / "qwen35_moe" / "model.safetensors")
+    few, E, H, M, rng, ids = source["num_experts_per_tok"], source["num_experts"], source["hidden_size"], 32, np.random.default_rng(6), drawn(40, 6)
+    shapes = {"experts.gate_up_proj": (E, 2 * M, H), "experts.down_proj": (E, H, M), "shared_expert.gate_proj.weight": (M, H), "shared_expert.up_proj.weight": (M, H), "shared_expert.down_proj.weight": (H, M)}
+    weights = {k: 4 * v if k.endswith("mlp.gate.weight") else v for k, v in weights.items()}  # a choice that roundings seldom change
+    drawn_anew = {k: (rng.standard_normal(shape) * 0.4).astype(np.float32) for k in weights for end, shape in shapes.items() if k.endswith(end)}
+    for extra in (0, 32):
+        folder, own = tmp_path / str(extra), weights | drawn_anew
+        folder.mkdir()
+        for key in [k for k in own if ".shared_expert." in k]:
+            own[key] = np.pad(own[key], [(0, extra * (axis == ("down_proj" in key))) for axis in (0, 1)])
+        config = source | {"moe_intermediate_size": M, "shared_expert_intermediate_size": M + extra}
+        (folder / "config.json").write_text(json.dumps(config))
+        save_file(own, folder / "model.safetensors")
+        narrow = [k for k in own if "_proj" in k and "in_proj_a" not in k and "in_proj_b" not in k and (extra == 0 or ".shared_expert." not in k)]
+        reference = Decoder(config, own | {k: of_blocks(own[k]) for k in narrow})
+        want = reference.logits(ids)
+        clear = np.arange(len(ids)) < np.argmin(reference.closest > 0.2)  # rows in front of the first whose choice a rounding may change
+        assert clear.sum() >= 4
+        core = load(folder, precision="int4", kv_dtype="auto", lm_head_dtype="plain", max_batch=len(ids))
+        core.start(0)
+        core.step([(t, i, 0, True) for i, t in enumerate(ids)])
+        far = np.linalg.norm(last(core)[clear] - want[clear]) / np.linalg.norm(want[clear])
+        core.start(0)
+        routed = {shape[-1] for op, port, _, shape, _ in core.observe([(t, i, 0, i == 4) for i, t in enumerate(ids[:5])]) if (op, port) == ("moe_route", "weights")}
+        forms = json.loads(dict(core.report())["forms"])["layers"]
+        print(f"{extra}: {far:.4f} of {clear.sum()} rows")
+        assert routed == {few + (extra == 0)} and far < 0.1
+        assert forms["gate_up"] == forms["down"] == "q4_0" and forms.get("shared_expert") == (None if extra == 0 else "bf16")
 
 
 def test_what_is_not_served_says_so(tmp_path):

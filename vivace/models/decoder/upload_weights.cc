@@ -66,16 +66,16 @@ class LayerUploader {
       uploader_->quantize_experts(&w.gate, &w.up, gate, up, &w.gate_up_scale.row);
       uploader_->quantize({&w.down, &last}, &w.down, &w.down_scale.row);
     } else {
-      uploader_->join_experts(&w.gate, &w.up, gate, up, dtype_of(w.gate));
-      uploader_->join({&w.down, &last}, &w.down, dtype_of(w.gate));
+      uploader_->join_experts(&w.gate, &w.up, gate, up, expert_dtype(w.gate));
+      uploader_->join({&w.down, &last}, &w.down, expert_dtype(w.gate));
     }
     uploader_->join({&w.router, &w.shared_open}, &w.router, dtype_of(w.router));
   }
-  /// Whether that can be: 16 bits or e4m3 in all of them, and matrices of one shape.
+  /// Whether that can be: 16 bits, e4m3 or q4_0 in all of them, and matrices of one shape.
   bool shared_fits(const LayerWeights& w) const {
     const DType dtype = expert_dtype(w.gate);
     const Tensor* const all[] = {&w.up, &w.down, &w.shared_gate, &w.shared_up, &w.shared_down};
-    return (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::e4m3) &&
+    return (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::e4m3 || dtype == DType::q4_0) &&
            w.shared_gate.shape[0] == w.gate.shape[1] &&
            std::all_of(std::begin(all), std::end(all), [&](const Tensor* t) { return expert_dtype(*t) == dtype; }) &&
            dtype_of(w.router) == dtype_of(w.shared_open);
