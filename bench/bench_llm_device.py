@@ -36,7 +36,7 @@ CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "a
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)),
          *((name, precision, "auto", (1,)) for name in ("qwen3-0.6b", "llama-3.2-1b", "smollm2-135m") for precision in ("w8a16", "fp8_static")), ("qwen3-30b-a3b", "bf16", "auto", (1,)),
-         ("qwen3-30b-a3b", "w8a16", "auto", (1,)), ("qwen3-30b-a3b", "fp8", "auto", (1,)), ("qwen3-30b-a3b", "fp8_static", "auto", (1,)),
+         ("qwen3-30b-a3b", "w8a16", "auto", (1,)), ("qwen3-30b-a3b", "fp8", "auto", (1,)), ("qwen3-30b-a3b", "fp8_static", "auto", (1,)), ("qwen3-30b-a3b", "int4", "auto", (1, 8)),
          ("qwen3.6-27b", "bf16", "auto", (1, 8)), ("qwen3.6-27b", "w8a16", "auto", (1,)), ("qwen3.6-27b", "fp8", "auto", (1,)), ("qwen3.6-27b", "fp8_static", "auto", (1, 8)), ("qwen3.6-27b", "w4a16", "auto", (1, 8)),
          # w4a16 leaves the matrices of experts 16-bit.
          ("qwen3.6-35b-a3b", "bf16", "auto", (1,)), ("qwen3.6-35b-a3b", "w8a16", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8", "auto", (1,)), ("qwen3.6-35b-a3b", "fp8_static", "auto", (1,)), ("qwen3.6-35b-a3b", "w4a16", "auto", (1,)), ("qwen3.6-35b-a3b", "int4", "auto", (1, 8))]
