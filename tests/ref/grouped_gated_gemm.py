@@ -58,6 +58,12 @@ CASES = [
     case(75, 2, 136, 208, [0, 70, 75], "bf16", "e4m3", scaled=True, note="a group of several widths"),
     case(300, 2, 33, 80, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, an odd number of columns, no scales"),
     case(7, 3, 18, 40, [0, 1, 5, 7], "f16", "e4m3", scaled=True),
+    *[case(9, 4, 40, 256, [0, 3, 3, 8, 9], "bf16", "q4_0", {"act": act}) for act in ("silu", "gelu_tanh", "gelu_erf")],
+    case(9, 70, 96, 512, [0] * 8 + [1] * 30 + [6] * 32 + [9], "bf16", "q4_0", X=1, note="one row for every expert"),
+    case(9, 9, 512, 2048, list(range(10)), "bf16", "q4_0", X=1, note="tiles of 48 rows of W"),
+    case(75, 2, 136, 768, [0, 70, 75], "bf16", "q4_0", note="a group of several widths and tiles"),
+    case(300, 2, 33, 256, [0, 290, 300], "bf16", "q4_0", scratch="f32", note="a group of several tiles, an odd number of columns"),
+    case(7, 3, 18, 256, [0, 1, 5, 7], "bf16", "q4_0", {"quant": "q8"}),
 ]
 
 
@@ -65,6 +71,7 @@ def fit(d):
     grouped_gemm.rows_of_groups(d)
     products.weights(d, "w", act="quant")
     grouped_gemm.scales_of_codes(d)
+    grouped_gemm.whole_bytes(d)
 
 
 def contents(d, rng):

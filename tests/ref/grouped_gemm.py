@@ -94,6 +94,14 @@ CASES = [
     case(300, 2, 136, 400, [0, 290, 300], "bf16", "e4m3", note="a group of several tiles, without scales"),
     case(40, 12, 72, 384, [0, 1, 1, 2, 2, 3, 38, 38, 38, 38, 38, 38, 40], "bf16", "e4m3", scaled=True, note="many rows of one group among few"),
     *[case(7, 3, 18, 40, [0, 1, 5, 7], x, "e4m3", scaled=True) for x in ("bf16", "f16")],
+    # The same of q4_0 in rows of whole 16 bytes; rows of f16, which the tensor core takes with no values in bf16.
+    case(9, 40, 72, 768, [0] * 7 + [2] * 30 + [9] * 4, "bf16", "q4_0", note="more groups than a warp has lanes"),
+    case(9, 9, 2048, 512, list(range(10)), "bf16", "q4_0", distributions=("normal", "edges"), note="tiles of 48 rows of W"),
+    case(20, 3, 68, 256, [0, 17, 17, 20], "bf16", "q4_0", X=1, note="one row for groups of several widths and tiles"),
+    case(75, 2, 136, 2048, [0, 70, 75], "bf16", "q4_0", counts=[66, 5], note="a group of several widths and tiles; stages are filled again"),
+    case(300, 2, 264, 512, [0, 290, 300], "bf16", "q4_0", distributions=("normal", "tiny", "zero"), note="a group of several tiles, of blocks that stay"),
+    case(40, 12, 72, 256, [0, 1, 1, 2, 2, 3, 38, 38, 38, 38, 38, 38, 40], "bf16", "q4_0", note="many rows of one group among few"),
+    case(7, 3, 18, 256, [0, 1, 5, 7], "f16", "q4_0"),
     *[case(180, 66, 33, 64, [*range(20), 20, *range(90, 181, 2)], "bf16", w, scaled=w == "e4m3", note="groups of several tiles and of one, of one lane") for w in ("bf16", "e4m3")],
     # On a GPU x of f32 meets e4m3 as three bf16, of which none is finer than 2^-133: f32's subnormals lose what lies below.
     case(7, 3, 18, 40, [0, 1, 5, 7], "f32", "e4m3", scaled=True, distributions=("normal", "large", "tiny", "edges", "zero")),
@@ -110,11 +118,18 @@ def fit(d):
     rows_of_groups(d)
     products.weights(d, "w")
     scales_of_codes(d)
+    whole_bytes(d)
 
 
 def scales_of_codes(d):
     if d.dtypes["w"] != "e4m3":
         d.drop("w_row_scale")
+
+
+def whole_bytes(d):
+    """Rows of q4_0 that are whole 16 bytes have a kernel of their own on Hopper: half of the cases."""
+    if (d.dtypes["w"], d.dtypes["x"]) == ("q4_0", "bf16") and d.chance(0.5):
+        d.multiple("K", 256)
 
 
 def contents(d, rng):

@@ -91,8 +91,8 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     /// The kernel of the fused way, for searches; Unsupported where the parts run.
     static Result<Key> pick(const Args& a, Arch arch) {
       return fused_only(fused(a, arch), strf("grouped_gemm and act_mul run one after the other, x %s and w %s on %s: "
-                                             "one kernel serves aligned bf16 or f16 of both, and e4m3 w under bf16, "
-                                             "without gaps, on sm_90a",
+                                             "one kernel serves aligned bf16 or f16 of both, and e4m3 or q4_0 w under "
+                                             "bf16, without gaps, on sm_90a",
                                              name(a.g.x_dtype), name(a.g.w_dtype), name(arch)));
     }
     template <class Visit>
@@ -102,6 +102,8 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
         for (Wgmma p : Plain::kTiles) p.gated = true, visit(Key{{t, t, t, kernels::GemmAct::f32, {}}, p});
       for (Wgmma p : Plain::kEightTiles)
         p.gated = true, visit(Key{{DType::bf16, DType::e4m3, DType::bf16, kernels::GemmAct::f32, {}}, p});
+      for (Wgmma p : Plain::kFourTiles)
+        p.gated = true, visit(Key{{DType::bf16, DType::q4_0, DType::bf16, kernels::GemmAct::f32, {}}, p});
     }
   };
 };

@@ -40,7 +40,8 @@ struct grouped_gemm {
       .brief = "Products of runs of rows with one weight matrix a run: the experts of a mixture.",
       .formula =
           "out[r] = round(x[r] W_e^T) for r in [offsets[e], offsets[e+1]), of these the first counts[e] where counts "
-          "are given, each as gemm's formula says, with the factors of W_e's rows where they are given. "
+          "are given, each as gemm's formula says, with the factors of W_e's rows where they are given; on Hopper any "
+          "number of bf16 rows meet q4_0's values rounded to bf16, where K is a multiple of 256 (act=f32). "
           "Where offsets fall, groups may share rows: then each element of a row that a group names is of one of its "
           "groups, or stays as it was.",
       .source = "grouped products of a mixture of experts arXiv:2211.15841",
@@ -127,15 +128,18 @@ struct grouped_gemm {
     // The same of e4m3 weights, whose stages have twice the elements of K.
     static constexpr Wgmma kEightTiles[] = {
         {64, 32, 6, false, true}, {48, 32, 7, false, true}, {128, 128, 4, false, true}};
+    // And of q4_0, whose stages have four times as many: x takes the room.
+    static constexpr Wgmma kFourTiles[] = {
+        {64, 16, 6, false, false, true}, {48, 16, 7, false, false, true}, {128, 64, 4, false, false, true}};
     static constexpr int64_t kBlocks = 2 * kHopper.sm_count;  // of few rows
 
     static constexpr int64_t groups(const Args& a) { return a.E < a.A ? a.E : a.A; }
     static int64_t mean_rows(const Args& a) { return groups(a) == 0 ? 0 : a.A / groups(a); }
     static const Wgmma& tile(const Args& a) {
       const int64_t mean = mean_rows(a);
-      const bool eight = a.w_dtype == DType::e4m3;
-      if (mean >= 8) return eight ? kEightTiles[2] : kTiles[mean <= 128 ? 2 : 3];
-      const Wgmma* const few = eight ? kEightTiles : kTiles;
+      const bool held = a.w_dtype != a.x_dtype;
+      const Wgmma* const few = !held ? kTiles : a.w_dtype == DType::e4m3 ? kEightTiles : kFourTiles;
+      if (mean >= 8) return few[held || mean <= 128 ? 2 : 3];
       // Rows of W that the busiest block has: one token's 192 tiles of 64 rows would give 60 SMs two and 72 one.
       // The small tile for a tenth less.
       const auto most = [&](const Wgmma& p) {
@@ -147,13 +151,13 @@ struct grouped_gemm {
     static int64_t usual_rows(const Args& a) { return mean_rows(a) <= 2 ? mean_rows(a) : 2 * mean_rows(a); }
     /// What TMA takes: rows and experts without gaps between them, starting at 16 bytes.
     static bool has_wgmma(const Args& a, Arch arch) {
-      const bool eight = a.w_dtype == DType::e4m3;
-      const int piece = eight ? 16 : 8;  // elements of W
+      const bool held = a.w_dtype == DType::e4m3 || (a.w_dtype == DType::q4_0 && a.act == Act::f32);
+      const int piece = a.w_dtype == DType::q4_0 ? 256 : held ? 16 : 8;  // elements of W in whole 16 bytes
       return chip(arch).wgmma && !portable_only() &&
-             (eight ? a.x_dtype == DType::bf16
-                    : a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16)) &&
+             (held ? a.x_dtype == DType::bf16
+                   : a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16)) &&
              a.K % piece == 0 && a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
-             vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, piece);
+             vectorizable(a.x, a.x_stride, a.x_dtype, 8) && reinterpret_cast<uintptr_t>(a.w) % 16 == 0;
     }
     static bool weights_by_tma(const Args& a, Arch arch) {
       return a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
@@ -175,7 +179,8 @@ struct grouped_gemm {
       if (k.wgmma.rows == 0) return WeightOnly::instance("grouped_gemm", k.weight_only);
       return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d, %s%s}>",
                                type_name(k.weight_only.x), type_name(k.weight_only.out), k.wgmma.rows, k.wgmma.tokens,
-                               k.wgmma.stages, k.wgmma.gated ? "true" : "false", k.wgmma.eight ? ", true" : "");
+                               k.wgmma.stages, k.wgmma.gated ? "true" : "false",
+                               k.wgmma.four ? ", false, true" : k.wgmma.eight ? ", true" : "");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t columns = k.wgmma.gated ? a.N / 2 : a.N;
@@ -209,13 +214,23 @@ struct grouped_gemm {
                                  .element_bytes = bytes,
                                  .box_rows = k.wgmma.box()},
                                 &args.x_map));
-      VV_TRY(device::encode_map({.data = a.w,
-                                 .rows = int64_t{a.E} * a.N,
-                                 .columns = a.K,
-                                 .pitch = int64_t{a.K} * info(a.w_dtype).bytes,
-                                 .element_bytes = info(a.w_dtype).bytes,
-                                 .box_rows = k.wgmma.box_w()},
-                                &args.w_map));
+      const int64_t rows = int64_t{a.E} * a.N, pitch = row_bytes(a.w_dtype, a.K);
+      if (k.wgmma.four)
+        VV_TRY(device::encode_map(device::WordMapShape{.data = a.w,
+                                                       .rows = rows,
+                                                       .words = pitch / 4,
+                                                       .pitch = pitch,
+                                                       .box_rows = k.wgmma.box_w(),
+                                                       .box_words = k.wgmma.row_bytes() / 4},
+                                  &args.w_map));
+      else
+        VV_TRY(device::encode_map({.data = a.w,
+                                   .rows = rows,
+                                   .columns = a.K,
+                                   .pitch = pitch,
+                                   .element_bytes = info(a.w_dtype).bytes,
+                                   .box_rows = k.wgmma.box_w()},
+                                  &args.w_map));
       args.g = a;
       launch->set_args(args);
       launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(target.sm_count() * at_once));
@@ -230,6 +245,8 @@ struct grouped_gemm {
       if (wgmma)
         for (const Wgmma& p : kEightTiles)
           visit(Key{{DType::bf16, DType::e4m3, DType::bf16, Act::f32, {}}, p});
+      if (wgmma)
+        for (const Wgmma& p : kFourTiles) visit(Key{{DType::bf16, DType::q4_0, DType::bf16, Act::f32, {}}, p});
       // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the
       // same.
       std::optional<WeightOnly::Key> last;
@@ -241,7 +258,7 @@ struct grouped_gemm {
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, !wgmma);
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::e4m3, Act::f32, rows, !wgmma);
-      one(DType::bf16, DType::q4_0, Act::f32, 1, true);
+      one(DType::bf16, DType::q4_0, Act::f32, 1, !wgmma);
       one(DType::bf16, DType::q4_k, Act::f32, 1, true);
       one(DType::bf16, DType::q6_k, Act::q8, 1, false);
       one(DType::f32, DType::f32, Act::f32, 1, false);

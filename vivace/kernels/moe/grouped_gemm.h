@@ -43,6 +43,7 @@ struct GroupedWgmma {
   int32_t stages;
   bool gated = false;  // half of the rows of each 64 (or 48) are gates, half the ups of the same columns
   bool eight = false;  // W is e4m3: a stage has 128 elements of K, of x in two runs of 64
+  bool four = false;   // W is q4_0: 256 elements, the fewest that are whole 16 bytes; four runs
   constexpr bool operator==(const GroupedWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return (rows + 63) / 64; }
@@ -54,9 +55,13 @@ struct GroupedWgmma {
   VV_HD constexpr int box_w() const { return gated ? rows / groups() / 2 : rows; }  // rows of W a copy brings
   // Rows of x a copy brings, and the narrowest width.
   VV_HD constexpr int box() const { return tokens < 64 ? 8 : tokens / 8; }
-  VV_HD constexpr int x_runs() const { return eight ? 2 : 1; }
+  VV_HD constexpr int x_runs() const { return four ? 4 : eight ? 2 : 1; }
   VV_HD constexpr int x_run_bytes() const { return tokens * 128; }
-  VV_HD constexpr int stage_bytes() const { return rows * 128 + x_runs() * x_run_bytes(); }
+  VV_HD constexpr int row_bytes() const { return four ? 144 : 128; }  // of W in a stage
+  /// In front of x, which is swizzled in runs of 1024 bytes.
+  VV_HD constexpr int w_bytes() const { return (rows * row_bytes() + 1023) / 1024 * 1024; }
+  VV_HD constexpr int stage_bytes() const { return w_bytes() + x_runs() * x_run_bytes(); }
+  VV_HD constexpr bool held() const { return eight || four; }  // W is dequantized into registers
   VV_HD static constexpr int transpose_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
   VV_HD constexpr int transpose_bytes() const { return warps() * 8 * transpose_stride() * 4; }
   VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + transpose_bytes(); }
@@ -64,7 +69,7 @@ struct GroupedWgmma {
 
 struct GroupedWgmmaArgs {
   TensorMap x_map;  // [A, K], boxes of box() rows x 128 bytes
-  TensorMap w_map;  // [E * N, K], boxes of box_w() rows x 128 bytes
+  TensorMap w_map;  // [E * N, K], boxes of box_w() rows x row_bytes(); q4_0 as 32-bit words, without a swizzle
   GroupedGemmArgs g;
 };
 

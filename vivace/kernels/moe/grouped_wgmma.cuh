@@ -3,10 +3,12 @@
 //
 // Blocks stay and walk the tiles of all groups. The offsets are the predecessor's, so nothing is on its way
 // before the dependency wait. A token's sum is wgmma over K in order: the same in every tile and width. Weights in e4m3
-// come as they are: the warps that multiply dequantize them into registers, which is where wgmma takes them from.
-// Chosen when: Hopper, equal 16-bit operands or bf16 with e4m3 weights, whose rows and experts lie without gaps.
+// and q4_0 come as they are: the warps that multiply dequantize them into registers, which is where wgmma takes them
+// from. q4_0's values are rounded to bf16 there.
+// Chosen when: Hopper, equal 16-bit operands or bf16 with e4m3 or q4_0 weights, rows and experts without gaps.
 #pragma once
 #include "vivace/kernels/gemm/upcast.cuh"
+#include "vivace/kernels/moe/block_pairs.cuh"
 #include "vivace/kernels/moe/group_tile.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -47,14 +49,15 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
           ring.producer_commit(at.stage);
           break;
         }
-        ring.producer_expect(at.stage, (P.rows + P.x_runs() * boxes * P.box()) * 128);
+        ring.producer_expect(at.stage, P.rows * P.row_bytes() + P.x_runs() * boxes * P.box() * 128);
         const uint32_t to = base + at.stage * P.stage_bytes(), full = ring.full(at.stage);
         for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
-          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full, k * kStep,
+          ptx::tma_load(to + b * P.box_w() * P.row_bytes(), args.w_map, full,
+                        k * (P.four ? P.row_bytes() / 4 : kStep),
                         tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
           for (int r = 0; r < P.x_runs(); ++r)
-            ptx::tma_load(to + (P.rows + b * P.box()) * 128 + r * P.x_run_bytes(), args.x_map, full,
+            ptx::tma_load(to + P.w_bytes() + b * P.box() * 128 + r * P.x_run_bytes(), args.x_map, full,
                           k * kStep + r * kRun, one ? 0 : tile.first + b * P.box(), policy_x);
         at.advance();
       }
@@ -68,7 +71,7 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
 template <class T, class Out, GroupedWgmma P>
 struct GroupedProducts {
   const GroupedGemmArgs& a;
-  uint32_t base;  // of the stages: [P.rows of W, then P.tokens of x][128 bytes of K], swizzled
+  uint32_t base;  // of the stages: [P.rows of W, then P.tokens of x][128 bytes of K], swizzled but for q4_0
   Pipeline<P.stages> ring;
   const GroupStage* stages;
   float* turns;
@@ -100,7 +103,7 @@ struct GroupedProducts {
 
   template <int kWidth>
   __device__ __forceinline__ void multiply(const GroupStage& tile) {
-    if constexpr (P.eight) return multiply_held<kWidth>(tile);
+    if constexpr (P.held()) return multiply_held<kWidth>(tile);
     constexpr int kStep = 128 / sizeof(T);
     const int steps = (a.K + kStep - 1) / kStep;
     float acc[kWidth / 2];
@@ -126,11 +129,14 @@ struct GroupedProducts {
     finish<kWidth>(acc, tile, {});
   }
 
-  /// e4m3 weights: half a stage's are dequantized while the products of the half before run.
+  /// Quantized weights: those of 64 elements are dequantized while the products of the 64 before run. A loop over pairs
+  /// of such halves: four in one run of code, and the compiler has each product wait for the one before.
   template <int kWidth>
   __device__ __forceinline__ void multiply_held(const GroupStage& tile) {
-    const int steps = (a.K + 127) / 128, row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    const uint32_t own = threadIdx.x / 128 * (64 * 128) + row * 128 + row % 8 * 16 + threadIdx.x % 4 * 2;
+    constexpr int kStep = 64 * P.x_runs();
+    const int steps = (a.K + kStep - 1) / kStep, row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const uint32_t own = threadIdx.x / 128 * (64 * P.row_bytes()) + row * P.row_bytes() + threadIdx.x % 4 * 2 +
+                         (P.four ? 0 : row % 8 * 16);
     const Factors factors(a, tile);  // on their way while the tile is multiplied
     float acc[kWidth / 2];
 #pragma unroll
@@ -140,22 +146,24 @@ struct GroupedProducts {
 #pragma unroll 1
     for (int k = 0; k < steps; ++k) {
       ring.consumer_wait(at);
-      const uint32_t stage = base + at.stage * P.stage_bytes(), x = stage + P.rows * 128;
+      const uint32_t stage = base + at.stage * P.stage_bytes();
+#pragma unroll 1
+      for (int pair = 0; pair < P.x_runs() / 2; ++pair) {
+        const uint32_t w_at = stage + own + pair * (4 * 18), x = stage + P.w_bytes() + pair * 2 * P.x_run_bytes();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < 2; ++half) {
+          dequantize(w_at, half, w[half]);
+          const uint64_t first = ptx::wgmma_tile(x + half * P.x_run_bytes());
+          ptx::wgmma_fence();
 #pragma unroll
-        for (int q = 0; q < 4; ++q) {  // 16 bytes a row, swizzled
-          const uint32_t from = (stage + own) ^ ((4 * half + q) * 16);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) w[half][q][i] = upcast_pair(ptx::load_half_word(from + i % 2 * 1024 + i / 2 * 8));
+          for (int q = 0; q < 4; ++q)
+            ptx::WgmmaHeld<T, kWidth>::run(
+                acc, w[half][q],
+                P.four ? ptx::wgmma_further(first, q * 32) : ptx::wgmma_tile(x + half * P.x_run_bytes() + q * 32));
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();  // registers of the half before this one have been read, and with the first its stage
+          if (half == 0 && pair == 0 && last >= 0) release(last);
         }
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int q = 0; q < 4; ++q)
-          ptx::WgmmaHeld<T, kWidth>::run(acc, w[half][q], ptx::wgmma_tile(x + half * P.x_run_bytes() + q * 32));
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();  // registers of the half before this one have been read, and with the first its stage
-        if (half == 0 && last >= 0) release(last);
       }
       last = at.stage;
       at.advance();
@@ -163,6 +171,30 @@ struct GroupedProducts {
     ptx::wgmma_wait<0>(acc);
     release(last);
     finish<kWidth>(acc, tile, factors);
+  }
+  /// 64 elements of the lane's two rows, eight apart: for each 16 of them, pairs 2c and 2c + 8 on.
+  __device__ __forceinline__ static void dequantize(uint32_t own, int run, uint32_t (&w)[4][4]) {
+    if constexpr (P.four) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {  // of 32: a byte has elements 16 apart
+          const uint32_t block = own + i * 8 * P.row_bytes() + (2 * run + b) * 18;
+          // The scale lies in front of the row's codes, not of the lane's.
+          const SplitScale scale(ptx::load_half_word(block - threadIdx.x % 4 * 2));
+          uint32_t pair[4];
+          code_pairs(__byte_perm(ptx::load_half_word(block + 2), ptx::load_half_word(block + 10), 0x5140), pair);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) w[2 * b + j % 2][i + j / 2 * 2] = scale.times(pair[j]);
+        }
+    } else {
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {  // 16 bytes a row, swizzled
+        const uint32_t from = own ^ ((4 * run + q) * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[q][i] = upcast_pair(ptx::load_half_word(from + i % 2 * 1024 + i / 2 * 8));
+      }
+    }
   }
   __device__ __forceinline__ void release(int stage) const {
     __syncwarp();  // every lane has read W
@@ -194,8 +226,8 @@ struct GroupedProducts {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const bool there = a.w_row_scale != nullptr && n + i < N;
-        first[i] = there ? from[i] : 1.0f;
-        up[i] = P.gated && there ? from[N + i] : 1.0f;
+        first[i] = P.four ? SplitScale::lift() : there ? from[i] : 1.0f;
+        up[i] = P.four ? SplitScale::lift() : P.gated && there ? from[N + i] : 1.0f;
       }
     }
   };
@@ -240,14 +272,14 @@ struct GroupedProducts {
       meet();
       float y[V];
       load<V>(from + (one ? 0 : token) * kStride, y);
-      if constexpr (P.eight) {
+      if constexpr (P.held()) {
 #pragma unroll
         for (int i = 0; i < V; ++i) y[i] *= factors.first[i];
       }
       if constexpr (P.gated) {
         float up[V];
         load<V>(at(kColumns + column()) + (one ? 0 : token) * kStride, up);
-        if constexpr (P.eight) {
+        if constexpr (P.held()) {
 #pragma unroll
           for (int i = 0; i < V; ++i) up[i] *= factors.up[i];
         }
