@@ -251,7 +251,7 @@ def test_replays(record_property):
     for r in runs:
         getattr(ops, r.op)(**r.arguments())
     for r in runs:
-        if not getattr(reference(r.op), "SCRATCH", ()):
+        if not set(getattr(reference(r.op), "SCRATCH", ())) & set(r.case.dtypes):
             verify(r.op, r.case, r.check_memory())
     used = a.memory[: a.used].view(torch.int64)
     want, first = used.clone(), start[: a.used].view(torch.int64)

@@ -2,8 +2,10 @@
 // plans with that.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <tuple>
+#include <vector>
 
 #include "vivace/ops/attention_gpu.h"
 
@@ -38,6 +40,56 @@ TEST(AttentionCuts, ManySlotsSplitNoKeys) {
     split += std::get<5>(cuts(d, bytes, group, seqlen_k, int64_t{draw(1, 16)} * heads));
   }
   EXPECT_GT(split, 1000);  // few slots do split, so that the number above says something
+}
+
+TEST(AttentionClusters, EachBlockOfKeysIsOfOneSplitOfOneCluster) {
+  for (const int clusters : {1, 2, 4, 8}) {
+    const kernels::AttentionClusters c{8, clusters};
+    for (int blocks = 0; blocks < 700; ++blocks) {
+      std::vector<int> taken(static_cast<size_t>(blocks));
+      int used = 0;
+      for (int cluster = 0; cluster < clusters; ++cluster)
+        for (int of = 0; of < c.split; ++of) {
+          const int count = c.block_count(cluster, of, blocks);
+          int b = c.first_block(cluster, of);
+          for (int i = 0; i < count; ++i, b = c.next_block(b)) {
+            ASSERT_LT(b, blocks);
+            EXPECT_EQ(b % c.split, of);
+            ++taken[static_cast<size_t>(b)];
+          }
+          ASSERT_GE(b, blocks) << "blocks " << blocks << " cluster " << cluster << " split " << of;
+          if (count > 0) used = cluster + 1;
+        }
+      EXPECT_EQ(taken, std::vector<int>(static_cast<size_t>(blocks), 1));
+      EXPECT_EQ(c.used(blocks), std::max(used, 1));
+    }
+    EXPECT_EQ(c.used(c.turns() * c.split), 1);  // 4096 keys: the bits of one cluster
+  }
+}
+
+TEST(AttentionClusters, AsManyAsTheChipHasPartsFor) {
+  const int wanted[] = {8, 4, 2, 2, 1, 1, 1, 1, 1};
+  for (int heads = 1; heads <= 9; ++heads) EXPECT_EQ(Gpu::clusters(heads), wanted[heads - 1]);
+  EXPECT_TRUE(Gpu::wants_words(1, 8193, 4, 128));
+  EXPECT_FALSE(Gpu::wants_words(2, 8193, 4, 128) || Gpu::wants_words(1, 8192, 4, 128) ||
+               Gpu::wants_words(1, 8193, 5, 128) || Gpu::wants_words(1, 8193, 4, 64));
+}
+
+TEST(AttentionClusters, WordsHoldEveryCall) {
+  for (int group = 1; group <= 32; ++group)
+    for (int heads = 1; heads <= 4; ++heads)
+      for (int tokens = 1; tokens <= 16; ++tokens)
+        for (const int d : {72, 80, 128, 160, 200, 256}) {
+          const auto t = Gpu::swap_ab(Gpu::Role::decode, d, d, group, tokens * group, 1 << 18, heads);
+          const int64_t height = tokens == 1 ? group : t.rows / group * group,
+                        tiles = (int64_t{tokens} * group + height - 1) / height * heads, quads = t.own() * t.rows / 8;
+          EXPECT_EQ(t.split, 8);
+          EXPECT_LE(quads, 8);
+          EXPECT_LE(tiles * t.split * 8, kernels::AttentionArgs::words_ahead());
+          EXPECT_LE(kernels::AttentionArgs::words_ahead() + 3 + tiles * Gpu::clusters(heads) * t.split * quads * 256,
+                    kernels::AttentionArgs::words_of(tokens, int64_t{heads} * group, heads, d))
+              << "group " << group << " heads " << heads << " tokens " << tokens << " d " << d;
+        }
 }
 
 }  // namespace

@@ -8,6 +8,19 @@ from tests.differential.domain import Domain, entries, nearest
 from tests.ref.common import FLOATS, Case, rounding, round_to
 
 
+SCRATCH = ("words",)  # counts that end as they began, and sums that mean nothing
+
+
+def words_of(T, Hq, Hkv, Dv):
+    """As AttentionArgs::words_of() of vivace/kernels/attention/attention.h."""
+    return 4096 + 32 * (min(T, 16) * (Hq // Hkv) + 16) * (-(-Dv // 128) * 128)
+
+
+def least_words(S, places, T, Hq, Hkv, D, Dv):
+    """What the op asks for."""
+    return words_of(T, Hq, Hkv, Dv) if S == 1 and places > 8192 and Hkv <= 4 and D > 64 else 0
+
+
 def slots_of(k, v, page_table, k_offsets=None, layout="nhd"):
     """Keys and values by slot and place: with a page table each slot's pages in a row, zeros where there is none; with
     offsets each slot's rows, and zeros, which are not there, behind them."""
@@ -81,7 +94,7 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
 
 
 def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, k_offsets=None, sinks=None,
-        head_scale=None, slopes=None, bits=None, bits_from=None, out_scale=None, *, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0, dtypes):
+        head_scale=None, slopes=None, bits=None, bits_from=None, out_scale=None, words=None, *, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0, dtypes):
     if k_offsets is not None:
         held = held_rows(k_offsets, k.shape[2 if layout == "hnd" else 1])
         length = held if length is None else np.minimum(length, held)
@@ -302,6 +315,42 @@ ENCODERS = [  # long windows in full: heads of 64 that tiles of 256 rows take, l
     Case(shape(2100, 9, 9, 1100, 64, 64, B=1, R=3), ports("f16", "f16", slot="i32", k_offsets="i32"), FULL | {"layout": "hnd"}, values={"slot": KINDS, "k_offsets": np.array([5, 260, 389])}, distributions=("normal",), note="ragged windows, heads first"),
 ]
 
+def far(T, L, Hq, Hkv, D, t, pos, attrs=None, *, P=None, more=None, values=None, **options):
+    """Few kv heads of one sequence over a long cache, whose keys clusters of blocks share 4096 at a time; what no token sees is no number."""
+    given = {"pos": np.array(pos), "words": lambda rng, shape: np.zeros(shape, np.int64)} | (values or {})
+    end = max(min(max(pos) + 1, L * (P or 1)), 0)
+
+    def seen(rng, shape):
+        x = rng.standard_normal(shape)
+        if P is None:
+            x[:, end:] = np.nan
+        else:
+            x[given["page_table"].reshape(-1)] = np.where(np.arange(P * L).reshape(P, L, 1, 1) < end, x[given["page_table"].reshape(-1)], np.nan)
+        return x
+
+    if P is not None:
+        given["page_table"] = np.random.default_rng(P).permutation(P).reshape(1, P)
+    dtypes = {n: "i32" for n in given if n not in ("q", "out_scale")} | (more or {})
+    made = codes(t, t, **dtypes) if "out_scale" in given else ports(t, t, **dtypes)
+    return Case(shape(T, L, Hq, Hkv, D, D, **({"B": P, "P": P} if P else {})) | {"N": words_of(T, Hq, Hkv, D)}, made, attrs or {}, values=given | {"k": seen, "v": seen}, distributions=("normal",), **options)
+
+
+LSE = {"lse": "f32"}
+FAR = [
+    *(far(1, 9000, 16, 2, 256, "bf16", [p], more=LSE, note="two kv heads in four clusters each: around the first one's keys") for p in (0, 4095, 4096, 8999)),
+    far(1, 20000, 8, 2, 128, "bf16", [19990], more=LSE, note="more than a lap of clusters"),
+    far(1, 33500, 8, 1, 128, "f16", [33400], more=LSE, values={"q": lambda rng, shape: 8 * rng.standard_normal(shape)}, note="one kv head in eight clusters; largest scores lie apart"),
+    far(4, 12400, 12, 4, 128, "bf16", [0, 4095, 4096, 12350], more=LSE, note="positions of several clusters in a tile"),
+    far(16, 8200, 16, 1, 128, "bf16", range(8180, 8196), more={"rows": "i32"}, rows=13, note="drafts, of which rows are valid"),
+    far(5, 64, 16, 2, 256, "bf16", range(8190, 8195), P=140, more=LSE, note="drafts over pages"),
+    far(2, 9000, 8, 2, 128, "bf16", [8500, 77], more={"slot": "i32", "lse": "f32"}, values={"slot": np.array([0, -1])}, note="a token of no slot"),
+    far(1, 9000, 8, 2, 128, "bf16", [-1], more=LSE, note="a token that sees nothing"),
+    far(1, 9000, 8, 2, 128, "bf16", [8700], more={"sinks": "f32"}, values={"out_scale": [0.003]}, note="sinks and codes"),
+    far(1, 9000, 6, 3, 72, "f16", [8998], {"mask": "full"}, more={"length": "i32", "lse": "f32"}, values={"length": np.array([8999])}, note="three kv heads"),
+    far(1, 9000, 8, 2, 128, "bf16", [8998], {"window": 500}, note="one cluster: a window"),
+    far(1, 9000, 8, 2, 64, "bf16", [8998], note="one cluster: heads of 64"),
+]
+
 CAPPED = {"softcap": 4.0}
 CUT = [  # kernels cut in eight or sixteen along the keys, and the one that no TMA feeds
     *(Case(shape(3, 700, 8, 2, 128, 128), ports(t, t, pos="i32", lse="f32"), CAPPED, ranges={"pos": (600, 700)}, distributions=("normal",), note="capped scores of a long decode step") for t in ("bf16", "f16")),
@@ -360,7 +409,7 @@ CASES = [
     *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
            distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
     *BEYOND, *WINDOWED, *RAGGED, *CHUNKS,
-    *HEADS_FIRST, *CODES, *CUT, *ENCODERS, *group_cases(),
+    *HEADS_FIRST, *CODES, *CUT, *ENCODERS, *FAR, *group_cases(),
 ]
 
 
@@ -382,6 +431,26 @@ def fit(d):
     d.dims["W"] = max(1, min(d.dims["W"], 8))
     if d.attr("mask") == "full" and d.dims["T"] >= 1024 and d.chance(0.5):
         encoder(d, heads, places)
+    if d.has("words"):
+        if d.chance(0.3):
+            long_cache(d, heads, places)
+        d.dims["N"] = least_words(slots.slot_count(d), slots.places_of(d, places), d.dims["T"], d.dims["Hq"], d.dims[heads], d.dims["D"], d.dims["Dv"]) + d.pick((0, 0, 1, 100))
+
+
+def long_cache(d, heads, places):
+    """A step of one sequence, or of a few drafts of it, whose few kv heads several clusters may share."""
+    d.drop("k_offsets", "head_scale", "slopes", "bits", "bits_from")
+    for name in ("window", "softcap"):
+        d.attrs.pop(name, None)
+    d.dims["S"], d.dims["T"] = 1, d.pick((1, 1, 1, 2, 5, 16))
+    d.dims[heads], d.dims["D"] = d.pick(((1, 128), (2, 128), (3, 72), (4, 128), (1, 256), (2, 256)))
+    d.dims["Dv"], d.dims["Hq"] = d.dims["D"], d.dims[heads] * d.pick((1, 4, 6, 8, 16))
+    if d.has("page_table"):
+        d.dims[places] = d.pick((16, 64, 128))
+        d.dims["P"] = d.pick((8200, 9000, 13000)) // d.dims[places]
+        d.dims["B"] = d.dims["P"] + d.pick((0, 1))
+    else:
+        d.dims["B"], d.dims[places] = 1, d.pick((8193, 9000, 12289, 17000))
 
 
 def encoder(d, heads, places):
@@ -399,6 +468,8 @@ def encoder(d, heads, places):
 
 def contents(d, rng):
     out = slots.contents(d, rng, "Hkv" if d.attr("layout") == "hnd" else "L")
+    if d.has("words"):
+        out["words"] = np.zeros(d.dims["N"], np.int64)
     if d.has("bits"):
         out["bits"] = rng.integers(-(2**31), 2**31, (d.dims["T"], d.dims["W"]))
     if d.has("bits_from"):

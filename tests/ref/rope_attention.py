@@ -8,13 +8,13 @@ from tests.ref.common import Case, Inputs
 from tests.ref.kv_append import HND, heads
 from tests.ref.rope import frequencies
 
-SCRATCH = ("q",)
+SCRATCH = ("q", "words")
 ROPE_ATTRS, ATTENTION_ATTRS = ("style", "attn_factor", "eps", "norm_plus_one", "layout"), ("layout", "window", "softcap", "scale")
 
 
 def _parts(inputs, attrs, dtypes, dims):
     """What qkv_rope writes; attention's inputs, attributes and dtypes."""
-    given = {k: v for k, v in inputs.items() if k not in ("q", "sinks", "lse", "out", "out_scale", "rows")}
+    given = {k: v for k, v in inputs.items() if k not in ("q", "sinks", "lse", "out", "out_scale", "words", "rows")}
     made = qkv_rope.ref(**given, **{k: v for k, v in attrs.items() if k in ROPE_ATTRS}, dtypes=dtypes, dims=dims)
     of = {"q": made["q"], "k": made["k_cache"], "v": made["v_cache"]} | {k: inputs[k] for k in ("pos", "slot", "page_table", "sinks", "out_scale") if k in inputs}
     return given, made, of, {k: v for k, v in attrs.items() if k in ATTENTION_ATTRS}, dtypes | {"k": dtypes["k_cache"], "v": dtypes["v_cache"]}
@@ -55,6 +55,10 @@ def unwritten(pos):
     return given
 
 
+def zeros(rng, shape):
+    return np.zeros(shape, np.int64)
+
+
 def case(T, Hq, Hkv, D, L, x, attrs=None, *, S=None, P=None, R=None, slots=None, pos=None, norms=None, cache=None, more=(), values=None, A=None, **options):
     """T tokens of S slots, each its own unless `slots` says otherwise. norms: dtypes of q's and k's, or None for one without."""
     attrs = attrs or {}
@@ -62,12 +66,12 @@ def case(T, Hq, Hkv, D, L, x, attrs=None, *, S=None, P=None, R=None, slots=None,
     slots = slots if slots is not None else [(t * 5 + 2) % S for t in range(T)] if S % 5 else [(t + 1) % S for t in range(T)]
     places = L * (P or 1)
     pos = pos if pos is not None else [(t * 37 + places - 1) % places for t in range(T)]
-    dtypes = {"qkv": x, "q": x, "k_cache": cache or x, "v_cache": cache or x, "pos": "i32", "slot": "i32", "out": "e4m3" if "out_scale" in more else x} | {p: "i32" if p in ("rows", "shift", "axis") else "f32" for p in more}
+    dtypes = {"qkv": x, "q": x, "k_cache": cache or x, "v_cache": cache or x, "pos": "i32", "slot": "i32", "out": "e4m3" if "out_scale" in more else x} | {p: "i32" if p in ("rows", "shift", "axis", "words") else "f32" for p in more}
     dtypes |= {name: t for name, t in zip(("q_norm", "k_norm"), norms or (None, None)) if t} | ({"page_table": "i32"} if P else {}) | ({"inv_freq": "f32"} if R != 0 else {})
     pages = {"S": S, "P": P, "B": S * P + 1} if P else {"B": S}
     held = {"page_table": np.random.default_rng(S).permutation(S * P).reshape(S, P)} if P else {}
-    dims = {"T": T, "Hq": Hq, "D": D, **({"R": R or D // 2} if R != 0 else {}), **({"A": A} if A else {}), **pages, **heads(Hkv, L, attrs.get("layout", "nhd"))}
-    return Case(dims, dtypes, attrs, values={"slot": np.array(slots, np.int32), "pos": np.array(pos, np.int32), **({"inv_freq": frequencies} if R != 0 else {}), **held, **(values or {})},
+    dims = {"T": T, "Hq": Hq, "D": D, **({"R": R or D // 2} if R != 0 else {}), **({"A": A} if A else {}), **({"N": attention.words_of(T, Hq, Hkv, D)} if "words" in more else {}), **pages, **heads(Hkv, L, attrs.get("layout", "nhd"))}
+    return Case(dims, dtypes, attrs, values={"slot": np.array(slots, np.int32), "pos": np.array(pos, np.int32), **({"inv_freq": frequencies} if R != 0 else {}), **held, **({"words": zeros} if "words" in more else {}), **(values or {})},
                 **{"distributions": ("normal",), **options})
 
 
@@ -105,6 +109,10 @@ CASES = [
     case(3, 8, 2, 64, 260, "f16", {"stable": True}, S=4, pos=[0, 127, 200], slots=[2, -1, 1], distributions=("normal", "zero")),
     case(4, 8, 1, 256, 200, "bf16", {"stable": True, "norm_plus_one": True}, norms=("f32", "bf16"), more=("out_scale",), ranges={"out_scale": (0.01, 0.02)}),
     case(12, 4, 2, 64, 60, "bf16", {"stable": True, "softcap": 8.0}, S=12, note="in two parts"),
+    # Long caches of one sequence whose few kv heads have several clusters each, in two parts; a short one has one.
+    *(case(1, 8, 2, 128, 8800, "bf16", {"stable": True}, norms=BF, pos=[p], more=("words", "lse"), values={"k_cache": unwritten([p]), "v_cache": unwritten([p])}) for p in (4095, 4096, 8790)),
+    case(3, 8, 2, 128, 64, "bf16", S=1, P=150, norms=BF, slots=[0, 0, 0], pos=[8190, 8191, 8192], more=("words", "lse"), note="drafts over a long cache of pages"),
+    case(1, 8, 2, 128, 300, "bf16", norms=BF, more=("words",)),
 ]
 
 
@@ -117,7 +125,14 @@ def fit(d):
         d.attrs.pop("norm_plus_one")
     if d.dtypes["k_cache"] not in ("e4m3", d.dtypes["qkv"]) and d.chance(0.8):
         d.dtypes["k_cache"] = d.dtypes["qkv"]
+    if d.has("words"):
+        places = slots.places_of(d, "Hc" if d.attr("layout") == "hnd" else "L")
+        d.dims["N"] = attention.least_words(slots.slot_count(d), places, *(d.dims[s] for s in ("T", "Hq", "Hkv", "D", "D"))) + d.pick((0, 0, 1, 100))
 
 
-DOMAIN = Domain(fit=fit, contents=qkv_rope.contents, positive=("out_scale",), attrs={"attn_factor": (1.2,), "eps": (1e-5,), "window": (1, 16, 64, 100), "softcap": (8.0,), "scale": (0.07,)}, sizes={"R": (8,), "A": (1, 2, 3)},
+def contents(d, rng):
+    return qkv_rope.contents(d, rng) | ({"words": np.zeros(d.dims["N"], np.int64)} if d.has("words") else {})
+
+
+DOMAIN = Domain(fit=fit, contents=contents, positive=("out_scale",), attrs={"attn_factor": (1.2,), "eps": (1e-5,), "window": (1, 16, 64, 100), "softcap": (8.0,), "scale": (0.07,)}, sizes={"R": (8,), "A": (1, 2, 3)},
                 distributions=("normal", "normal", "edges", "tiny"), work=lambda d: d.dims["T"] * d.dims["Hq"] * (slots.places_of(d, "Hc" if d.attr("layout") == "hnd" else "L") * d.dims["D"] / 4 + 8000), weight=2)

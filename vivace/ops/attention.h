@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <tuple>
 
 #include "vivace/cpu/simd/isa.h"
@@ -50,6 +51,12 @@ struct attention {
       out("out", "T,Hq,Dv", "f32|bf16|f16|e4m3", "weighted values, in q's type or in e4m3"),
       opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
+      opt_inout("words", "N", "i32",
+                "what clusters of blocks exchange that share the keys of a KV head: with it a decode step of one slot, "
+                "a cache of more than 8192 places and up to four KV heads of more than 64 takes several clusters each, "
+                "another class of bits. Zeros before the first call, and then what the calls before left, of any "
+                "shapes, which follow each other. Of such a slot N >= 4096 + 32 * (min(T, 16) * Hq / Hkv + 16) * Dv', "
+                "Dv' being Dv rounded up to 128. The host leaves it alone"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -142,6 +149,10 @@ struct attention {
     if (paged && c.dim("P") * L > INT32_MAX)
       return c.error(Code::kInvalidShape,
                      strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * L)));
+    if (c["words"].present() && AttentionGpu::wants_words(S, paged ? c.dim("P") * L : L, Hkv, D))
+      if (const int64_t wanted = Args::words_of(c.dim("T"), Hq, Hkv, Dv); c.dim("N") < wanted)
+        return c.error(Code::kInvalidShape,
+                       strf("words has N = %ld, wanted %ld", static_cast<long>(c.dim("N")), static_cast<long>(wanted)));
     for (const char* d : {"T", "B", "L", "Hkv", "Hq"})
       if (c.dim(d) > INT32_MAX)
         return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
@@ -196,6 +207,8 @@ struct attention {
         .heads_first = hnd,
         .extra = {},
     };
+    uint32_t* const words = c.ptr<uint32_t>("words");
+    std::memcpy(a->extra.bytes, &words, sizeof(words));
     return {};
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/attention/attention.h"
@@ -27,6 +28,7 @@ struct AttentionGpu {
     Stream stream = {};
     Split split = {};
     SwapAB swap_ab = {};
+    int clusters = 1;      // of swap_ab: that share a KV head's keys
     bool terms = false;    // per-head scales, slopes or bits
     bool fp8_out = false;  // out is e4m3, else q's type
     bool operator==(const Key&) const = default;
@@ -235,6 +237,24 @@ struct AttentionGpu {
     return swap_ab(role(a), a.D, a.Dv, a.group(), a.by_token() ? a.group() : int64_t{a.T} * a.group(),
                    a.slot_capacity(), int64_t{a.S} * a.Hkv);
   }
+  /// Long caches of one sequence and few KV heads: a cluster lies in one GPC, which takes in 0.84 TB/s at most, so that
+  /// two KV heads read 1.7. Whoever wants more clusters brings the words that they exchange. Up to turns() * split
+  /// blocks of keys (4096) the first cluster has all of them and the bits of one. Heads of 64 do not reach a GPC's
+  /// rate.
+  static bool far(const Args& a) {
+    return a.words() != nullptr && role(a) == Role::decode && a.window == 0 && a.k_offsets == nullptr &&
+           wants_words(a.S, a.slot_capacity(), a.Hkv, a.D);
+  }
+  static constexpr bool wants_words(int64_t slots, int64_t places, int64_t kv_heads, int64_t d) {
+    return slots == 1 && places > kFar && d > 64 && clusters(kv_heads) > 1;
+  }
+  static constexpr int64_t kFar = 8192;
+  static constexpr int kMostClusters = 8;  // of all KV heads: as many as the chip has GPCs
+  static constexpr int clusters(int64_t kv_heads) {
+    int n = 1;
+    while (kv_heads * n * 2 <= kMostClusters) n *= 2;
+    return n;
+  }
   /// Whether it serves the call. A row's kernel follows from the cache and the role.
   static bool can_swap_ab(const Args& a, Arch arch) {
     return role(a) != Role::prefill && !a.has_terms() && a.softcap == 0 && a.kv_dtype == a.dtype &&
@@ -259,6 +279,7 @@ struct AttentionGpu {
     Key special{.kind = found->kind, .q = a.dtype, .kv = a.kv_dtype, .terms = found->terms, .fp8_out = found->fp8_out};
     if (can_swap_ab(a, arch)) {
       special.kind = Kind::swap_ab, special.swap_ab = swap_ab(a);
+      if (far(a) && special.swap_ab.split == 8) special.clusters = clusters(a.Hkv);
       return special;
     }
     if (can_split_kv(a, arch)) {
@@ -312,10 +333,12 @@ struct AttentionGpu {
             "attention_split_kv<%s, %s, vivace::kernels::AttentionSplitKV{%d, %d, %d, %d, %d, %d, %d, %d}%s>",
             type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
             k.split.stages, k.split.split, k.split.teams, out);
-      case Kind::swap_ab:
+      case Kind::swap_ab: {
+        const std::string several = strf(", %s, %d", type_name(k.fp8_out ? DType::e4m3 : k.q), k.clusters);
         return kernel_expression("attention_swap_ab<%s, vivace::kernels::AttentionSwapAB{%d, %d, %d, %d, %d}%s>",
                                  type_name(k.q), k.swap_ab.d, k.swap_ab.dv, k.swap_ab.rows, k.swap_ab.stages,
-                                 k.swap_ab.split, out);
+                                 k.swap_ab.split, k.clusters > 1 ? several.c_str() : out);
+      }
       case Kind::prefill_tma:
         return kernel_expression(
             "attention_prefill_tma<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true%s}, "
@@ -364,7 +387,8 @@ struct AttentionGpu {
     if (k.kind == Kind::swap_ab) {
       const int height = k.swap_ab.height(a);
       launch->grid[0] =
-          static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.swap_ab.split);
+          static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.clusters *
+                                k.swap_ab.split);
       launch->block[0] = static_cast<uint32_t>(k.swap_ab.threads());
       launch->cluster = static_cast<uint32_t>(k.swap_ab.split);
       launch->smem_bytes = static_cast<uint32_t>(k.swap_ab.smem());
@@ -467,6 +491,11 @@ struct AttentionGpu {
     for (const int64_t slots : {32, 64, 128, 512}) swap_ab_key(DType::bf16, Role::decode, 128, 4, 4, slots);
     swap_ab_key(DType::f16, Role::decode, 128, 4, 4, 8);
     for (const int64_t slots : {8, 512}) swap_ab_key(DType::bf16, Role::decode, 128, 4, 4, slots, true);
+    for (const auto& [d, group, kv_heads] : {std::tuple{256, 8, 2}, {256, 6, 4}, {128, 8, 1}, {128, 16, 2}}) {
+      Key k = key(DType::bf16, swap_ab(Role::decode, d, d, group, group, 4096, kv_heads));
+      k.clusters = clusters(kv_heads);
+      visit(k);
+    }
     const auto split_kv_key = [](int64_t slots) {
       return key(DType::bf16, DType::e4m3, split(Role::decode, 128, 128, info(DType::e4m3).bytes, 4, 4096, slots));
     };

@@ -153,6 +153,8 @@ Status AttentionVariant::prepare(const Call& call, std::span<const VariantValue>
   if (!options_.softmax && (args.lse != nullptr || args.sinks != nullptr))
     return call.error(Code::kInvalidArgument,
                       "ports lse and sinks belong to the softmax, which this variant does without");
+  if (args.words() != nullptr)
+    return call.error(Code::kInvalidArgument, "port words belongs to a kernel that serves no variant");
   VV_TRY(fill(call, values, &args.extra));
   VV_ASSIGN(const AttentionGpu::Key key, pick(args, target.arch()));
   VV_ASSIGN(launch->kernel, load_kernel(*target.device, source(key, target.arch())));

@@ -35,6 +35,7 @@ struct rope_attention : TwoParts<rope_attention> {
       out("out", "T,Hq,D", "f32|bf16|f16|e4m3", "weighted values, in qkv's type or in e4m3"),
       opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
+      opt_inout("words", "N", "i32", "attention's: what clusters of blocks exchange over long caches of few KV heads"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -113,6 +114,7 @@ struct rope_attention : TwoParts<rope_attention> {
                               {"out", c["out"]},
                               {"out_scale", c["out_scale"]},
                               {"lse", c["lse"]},
+                              {"words", c["words"]},
                               {"rows", c["rows"]}},
                              {{"mask", "causal"},
                               {"window", c.real("window")},
@@ -164,7 +166,8 @@ struct rope_attention : TwoParts<rope_attention> {
           t.D % 16 != 0 || a.rope.shift != nullptr)
         return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
-      if (part.kind != AttentionGpu::Kind::swap_ab || !wins(t, part.swap_ab)) return Maybe();
+      if (part.kind != AttentionGpu::Kind::swap_ab || part.clusters > 1 || !wins(t, part.swap_ab))
+        return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
       return Maybe(

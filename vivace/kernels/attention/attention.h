@@ -36,8 +36,16 @@ struct AttentionArgs {
   AttentionMask mask;
   DType dtype, kv_dtype;
   bool heads_first;       // a block's heads one after the other, not its positions
-  AttentionExtra extra;   // of a user's variant
+  AttentionExtra extra;   // of a user's variant; without one words() lies there
 
+  /// [words_of()] what clusters of attention_swap_ab exchange; or null: one has all of a KV head's keys.
+  VV_HD uint32_t* words() const { return *reinterpret_cast<uint32_t* const*>(extra.bytes); }
+  /// Its elements: counts, which lie where they do whatever the call, and of each row of 16 tokens, the most that are a
+  /// decode step of one slot, sums and states of eight clusters.
+  VV_HD static constexpr int64_t words_of(int64_t tokens, int64_t heads, int64_t kv_heads, int64_t dv) {
+    return words_ahead() + 32 * ((tokens < 16 ? tokens : 16) * (heads / kv_heads) + 16) * ((dv + 127) / 128 * 128);
+  }
+  VV_HD static constexpr int words_ahead() { return 4096; }
   VV_HD DType out_dtype() const { return out_scale != nullptr ? DType::e4m3 : dtype; }
   /// Whether scores or visibility depend on more than spans, scale and soft cap.
   VV_HD bool has_terms() const { return head_scale != nullptr || slopes != nullptr || bits != nullptr; }
@@ -276,6 +284,29 @@ struct AttentionSwapAB {
   VV_HD constexpr int row_sums_at() const { return maxima_at() + rows * 4; }
   VV_HD constexpr int barriers_at() const { return row_sums_at() + 8 * rows * 4; }
   VV_HD constexpr int smem() const { return barriers_at() + (stages * 5 + 2) * 8; }
+};
+
+/// How `clusters` of attention_swap_ab share the keys of a KV head: of blocks of keys in their order each split of one
+/// takes turns(), then those of the next cluster do. Not of AttentionSwapAB: kernels of one cluster keep their code.
+struct AttentionClusters {
+  int32_t split, clusters;
+
+  VV_HD constexpr int turns() const { return 4; }
+  /// The first block of keys of a split of a cluster, the one that follows b, and how many there are of `blocks`.
+  VV_HD constexpr int first_block(int cluster, int of) const { return cluster * turns() * split + of; }
+  VV_HD constexpr int next_block(int b) const {
+    return b + split * ((b / split + 1) % turns() == 0 ? turns() * (clusters - 1) + 1 : 1);
+  }
+  VV_HD constexpr int block_count(int cluster, int of, int blocks) const {
+    const int all = blocks > of ? (blocks - 1 - of) / split + 1 : 0, lap = turns() * clusters,
+              last = all % lap - cluster * turns();
+    return all / lap * turns() + (last < 0 ? 0 : last > turns() ? turns() : last);
+  }
+  /// Clusters that have keys, the first ones; one at least, which writes the zeros of rows that see nothing.
+  VV_HD constexpr int used(int blocks) const {
+    const int n = (blocks + turns() * split - 1) / (turns() * split);
+    return n < 1 ? 1 : n > clusters ? clusters : n;
+  }
 };
 
 /// Arguments of `prefill_tma`, `prefill_tall`, `swap_ab` and `split_kv`: those of the op, and k and v as TMA

@@ -5,12 +5,14 @@
 //
 // One producer warp loads 128 keys or values a pipeline stage by TMA. Two consumer warpgroups: each has half of a
 // block's keys, then half of the values' columns. Split-KV: blocks of a cluster divide keys; each sends each other,
-// from registers, the partial sums that the receiver adds up, in the order of the senders.
+// from registers, the partial sums that the receiver adds up, in the order of the senders. Of long caches of one
+// sequence several clusters have a share of a KV head's keys, and what they added up meets in memory.
 // Chosen when: Hopper, decode and short queries, 16-bit keys and values that TMA maps, up to 32 heads a KV head; asked
 // before all other kernels.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/kv_loader.cuh"
+#include "vivace/kernels/attention/merge_clusters.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -36,13 +38,14 @@ struct NoPrologue {
 };
 
 /// `Prologue`: NoPrologue, or what makes queries and the rows that the call appends (rope_attention.cuh).
-template <class Q, AttentionSwapAB P, class Out, class Prologue = NoPrologue>
+template <class Q, AttentionSwapAB P, class Out, class Prologue = NoPrologue, int kClusters = 1>
 struct AttentionSwapABKernel {
   static constexpr int kKeys = P.kKeys, kRows = P.rows, kEights = kRows / 8, kStages = P.stages, kSplit = P.split;
   static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv), kSteps = (P.d + 15) / 16, kOwn = P.own();
   static constexpr int kQuads = kOwn * kEights;     // fours of sums of a thread: 2 rows, 2 columns
   static constexpr int kLaneRows = 2 * kEights;         // rows of a thread: 8 j + 2 (lane % 4) + {0, 1}
   static constexpr int kWarps = 8;
+  static_assert(kClusters == 1 || (kSplit == 8 && kQuads <= kSplit && !Prologue::kActive));
   using Ring = Pipeline<kStages, 4>;  // a part: a panel of 64 columns, which a consumer waits for alone
 
   const typename Prologue::Args& args;
@@ -137,9 +140,15 @@ struct AttentionSwapABKernel {
     tma_load<kPanels>(u, args.tma.k, box, page, position);
     tma_load<kPanelsV>(u + 1, args.tma.v, box, page, position);
   }
+  __device__ __forceinline__ static constexpr AttentionClusters clusters() { return {kSplit, kClusters}; }
+  /// Which of the tile's clusters this is.
+  __device__ __forceinline__ static int cluster() {
+    return kClusters == 1 ? 0 : static_cast<int>(blockIdx.x / kSplit % kClusters);
+  }
   /// Whether this split's first block is known before anything is read: it lies in a cache of one sequence without
-  /// pages.
+  /// pages. Of further clusters it may lie beyond the position.
   __device__ __forceinline__ bool knows_first() const {
+    if (cluster() > 0) return false;
     return a.page_table == nullptr && a.k_offsets == nullptr && a.window == 0 && (a.slot == nullptr || a.S == 1) &&
            split_index * kKeys < a.L;
   }
@@ -150,8 +159,12 @@ struct AttentionSwapABKernel {
     for (int p = 0; p < kPanelsV; ++p) consumer_wait(1, p);
   }
   __device__ __forceinline__ static int first_block(int lo, int of) {
+    if constexpr (kClusters > 1) return clusters().first_block(cluster(), of);
     const int b = lo / kKeys / kSplit * kSplit + of;
     return b < lo / kKeys ? b + kSplit : b;
+  }
+  __device__ __forceinline__ static int next_block(int b) {
+    return kClusters > 1 ? clusters().next_block(b) : b + kSplit;
   }
 
   // --- the consumer warps ---
@@ -315,7 +328,7 @@ struct AttentionSwapABKernel {
       for (int e = 0; e < kRows / 2; ++e) out[i][e] = 0;
     bool fresh = true;
 #pragma unroll 1
-    for (int b = first_block(lo, split_index); b < past; b += kSplit, u += 2, fresh = false) {
+    for (int b = first_block(lo, split_index); b < past; b = next_block(b), u += 2, fresh = false) {
       if constexpr (Prologue::kActive) {
         if (prologue.patch_appended(*this, b, u, 0)) ptx::tensor_fence(), group_barrier();
       }
@@ -370,8 +383,9 @@ struct AttentionSwapABKernel {
     }
     if constexpr (kSplit == 1) group_barrier();
   }
-  /// Adds up this block's rows, in the order of the splits, those of bits `has`; others have not sent anything.
-  __device__ __forceinline__ void collect(uint32_t has, const AttentionEpilogue<Q, Out>& epilogue) const {
+  /// Adds up this block's rows, in the order of the splits, those of bits `has`; others have not sent anything. `used`:
+  /// clusters that have keys.
+  __device__ __forceinline__ void collect(uint32_t has, int used, const AttentionEpilogue<Q, Out>& epilogue) const {
     constexpr int kEach = kQuads > kSplit ? kQuads / kSplit : 1;
     const int group = a.group();
 #pragma unroll
@@ -413,6 +427,12 @@ struct AttentionSwapABKernel {
           total[i] += state[c].v[2 * i + 1] * w;
           y[i] += sums[c].v[i] * w, y[2 + i] += sums[c].v[2 + i] * w;
         }
+      if constexpr (kClusters > 1) {
+        const uint32_t tile = blockIdx.x / (kSplit * kClusters);
+        if (used > 1 && !merge_clusters<P, kClusters>(a.words(), tile, cluster(), used, split_index, x, lane, highest,
+                                                      total, y))
+          return;
+      }
       // Neighbours swap, so that each has two columns of one row.
       const bool odd = lane / 4 % 2 != 0;
       const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd,
@@ -457,7 +477,10 @@ struct AttentionSwapABKernel {
       const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff),
                 hi = __reduce_max_sync(0xffffffffu, end);
       const int blocks = (hi + kKeys - 1) / kKeys, from = first_block(lo, split_index),
-                mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
+                mine = kClusters > 1   ? clusters().block_count(cluster(), split_index, blocks)
+                       : blocks > from ? (blocks - 1 - from) / kSplit + 1
+                                       : 0,
+                used = kClusters > 1 ? clusters().used(blocks) : 1;
       uint32_t has = 0;
 #pragma unroll
       for (int c = 0; c < kSplit; ++c) has |= (first_block(lo, c) < blocks ? 1u : 0u) << c;
@@ -477,8 +500,13 @@ struct AttentionSwapABKernel {
                                  static_cast<uint32_t>(others * P.share_bytes() + __popc(has) * kRows * 8));
         }
         slot = a.S > 1 ? __shfl_sync(0xffffffffu, slot, __ffs(static_cast<int>(in_run)) - 1) : 0;
-        for (int i = prefetched && round == 0 ? 1 : 0; i < mine; ++i)
-          tma_load_block(slot, from + i * kSplit, hi, u + 2 * i);
+        if constexpr (kClusters > 1) {
+          for (int i = 0, b = from; i < mine; ++i, b = next_block(b))
+            if (i > 0 || !prefetched) tma_load_block(slot, b, hi, u + 2 * i);
+        } else {
+          for (int i = prefetched && round == 0 ? 1 : 0; i < mine; ++i)
+            tma_load_block(slot, from + i * kSplit, hi, u + 2 * i);
+        }
         if (prefetched && round == 0 && mine == 0)
           drain();  // nobody reads it, but it must have come before this block ends
         if constexpr (Prologue::stable()) {
@@ -495,7 +523,7 @@ struct AttentionSwapABKernel {
         }
         const AttentionEpilogue<Q, Out> epilogue(a);  // its scale comes while others' sums do
         if constexpr (kSplit > 1) ptx::mbarrier_wait<true>(received_barrier(), round & 1);
-        collect(has, epilogue);
+        if (cluster() < used) collect(has, used, epilogue);
       }
       u += 2 * mine;
       ta = tb;
@@ -507,26 +535,26 @@ struct AttentionSwapABKernel {
   }
 };
 
-/// Grid: tiles * Hkv * split, clusters of split.
-template <class Q, AttentionSwapAB P, class Out = Q, class Prologue = NoPrologue>
+/// Grid: tiles * Hkv * clusters * split, clusters of split.
+template <class Q, AttentionSwapAB P, class Out = Q, class Prologue = NoPrologue, int kClusters = 1>
 __device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::Args& args,
                                                       const Prologue& prologue = {}) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = args.tma.a();
   const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
-  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / (P.split * kClusters);
   const int row0 = static_cast<int>(index / heads) * height;
-  AttentionSwapABKernel<Q, P, Out, Prologue> k{args,
-                                               a,
-                                               memory,
-                                               static_cast<int>(index % heads),
-                                               ptx::cluster_rank<P.split>(),
-                                               warp,
-                                               static_cast<int>(threadIdx.x % 32),
-                                               row0,
-                                               0,
-                                               prologue};
+  AttentionSwapABKernel<Q, P, Out, Prologue, kClusters> k{args,
+                                                          a,
+                                                          memory,
+                                                          static_cast<int>(index % heads),
+                                                          ptx::cluster_rank<P.split>(),
+                                                          warp,
+                                                          static_cast<int>(threadIdx.x % 32),
+                                                          row0,
+                                                          0,
+                                                          prologue};
   const bool is_producer = warp == k.kWarps;
   if (threadIdx.x == 0) k.init_barriers();
   k.forget();
@@ -569,10 +597,10 @@ __device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::A
 #endif
 }
 
-template <class Q, AttentionSwapAB P, class Out = Q>
+template <class Q, AttentionSwapAB P, class Out = Q, int kClusters = 1>
 __global__ void __launch_bounds__(P.threads(), P.occupancy())
     attention_swap_ab(const __grid_constant__ AttentionSwapABArgs args) {
-  run_attention_swap_ab<Q, P, Out>(args);
+  run_attention_swap_ab<Q, P, Out, NoPrologue, kClusters>(args);
 }
 
 }  // namespace vivace::kernels

@@ -5,7 +5,7 @@
 namespace vivace::kernels {
 
 /// The tensors and numbers of a variant, byte for byte as its struct Extra lays them out (variant.cuh reads
-/// them, ops/attention_variant.cc writes them).
+/// them, ops/attention_variant.cc writes them). Of a call without a variant: AttentionArgs::words().
 struct AttentionExtra {
   static constexpr int kBytes = 192;
   alignas(8) unsigned char bytes[kBytes];
