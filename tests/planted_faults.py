@@ -158,6 +158,7 @@ FAULTS = [
     ("the half style pairs neighbours", "vivace/cpu/rope/rotate.h", "half_(style == kernels::RopeStyle::half)", "half_(style != kernels::RopeStyle::half)", f"{OPS} -k rope", "vivace/cpu/rope/rope.cc"),
     ("keys go into the values' cache", "vivace/cpu/rope/qkv_rope.cc", "a.cache.k, a.cache.k_stride", "a.cache.v, a.cache.k_stride", f"{OPS} -k qkv_rope"),
     ("values are rotated too", "vivace/cpu/rope/qkv_rope.cc", "heads(a.Hkv, nullptr, a.dtype, false,", "heads(a.Hkv, nullptr, a.dtype, true,", f"{OPS} -k qkv_rope"),
+    ("all tokens turn by the first one's angles", "vivace/cpu/rope/qkv_rope.cc", "a.angles + t * a.angles_stride", "a.angles + 0 * t * a.angles_stride", f"{OPS} -k qkv_rope"),
     ("all pairs turn by the first axis", "vivace/kernels/rope/qkv_rope.h", "axis != nullptr ? axis[i] : 0", "0 * i", f"{OPS} -k qkv_rope", "vivace/cpu/rope/qkv_rope.cc"),
     ("an axis that is not there is read", "vivace/kernels/rope/qkv_rope.h", "row >= 0 && row < A ?", "row >= 0 && row <= A ?", f"{OPS} -k qkv_rope", "vivace/cpu/rope/qkv_rope.cc"),
     ("rows that the cache lacks are written", "vivace/cpu/rope/kv_append.cc", "const kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);\n    if (place.block < 0) return;", "kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);\n    if (place.block < 0) place = {0, 0};", f"{OPS} -k kv_append"),

@@ -18,7 +18,7 @@ def fixed(alias):
     return dict(s.split("=") for s in alias["attrs"].split(",") if s)
 
 
-ONE_OF = ({"out_scale", "row_scale", "amax", "block_scale"}, {"x", "gate"}, {"k_cache", "k_out"})  # ports that exclude each other
+ONE_OF = ({"out_scale", "row_scale", "amax", "block_scale"}, {"x", "gate"}, {"k_cache", "k_out"}, {"inv_freq", "angles"})  # ports that exclude each other
 FREE = ("kind", "act", "epilogue", "value", "mask")  # attributes that a case may be given another value of
 
 

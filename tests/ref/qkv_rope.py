@@ -5,7 +5,7 @@ from tests.differential import slots
 from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding, round_to
 from tests.ref.kv_append import HND, append, cache_rows, distinct, distinct_rows, heads, of_either, places_first
-from tests.ref.rope import frequencies, rotate
+from tests.ref.rope import angles as drawn_angles, frequencies, rotate, turn
 
 
 def turned(pos, inv_freq=None, shift=None, axis=None, **_):
@@ -18,16 +18,18 @@ def turned(pos, inv_freq=None, shift=None, axis=None, **_):
     return (pos.astype(np.uint32)[:, None] + by.astype(np.uint32)).astype(np.int32)
 
 
-def keys_and_values(qkv, k_norm=None, pos=None, inv_freq=None, shift=None, axis=None, *, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, Hq, D, **_):
+def keys_and_values(qkv, k_norm=None, pos=None, inv_freq=None, shift=None, axis=None, angles=None, *, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, Hq, D, **_):
     """As they enter the caches, unrounded."""
     Hkv = (qkv.shape[1] // D - Hq) // 2
     heads = qkv.reshape(len(qkv), Hq + 2 * Hkv, D)
-    return prepared(heads[:, Hq : Hq + Hkv], k_norm, inv_freq, turned(pos, inv_freq, shift, axis), style, attn_factor, eps, norm_plus_one), heads[:, Hq + Hkv :]
+    return prepared(heads[:, Hq : Hq + Hkv], k_norm, inv_freq, turned(pos, inv_freq, shift, axis), style, attn_factor, eps, norm_plus_one, angles), heads[:, Hq + Hkv :]
 
 
-def prepared(x, weight, inv_freq, pos, style, attn_factor, eps, norm_plus_one):
+def prepared(x, weight, inv_freq, pos, style, attn_factor, eps, norm_plus_one, angles=None):
     if weight is not None:
         x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (weight + (1 if norm_plus_one else 0))
+    if angles is not None:
+        return turn(x, angles[:, 0], angles[:, 1], style)
     return x if inv_freq is None else rotate(x, inv_freq, pos, style, attn_factor)
 
 
@@ -38,12 +40,12 @@ def chosen(port, got, want, inputs):
     return of_either(got, want, k if port == "k_cache" else v, inputs, inputs.case.dtypes[port])
 
 
-def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, shift=None, axis=None, *,
+def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, shift=None, axis=None, angles=None, *,
         style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", dtypes, dims):
     Hq, D = dims["Hq"], dims["D"]
     how = {"style": style, "attn_factor": attn_factor, "eps": eps, "norm_plus_one": norm_plus_one}
-    k, v = keys_and_values(qkv, k_norm, pos, inv_freq, shift, axis, **how, Hq=Hq, D=D)
-    written = {"q": round_to(prepared(qkv[:, : Hq * D].reshape(len(qkv), Hq, D), q_norm, inv_freq, turned(pos, inv_freq, shift, axis), **how), dtypes["q"])}
+    k, v = keys_and_values(qkv, k_norm, pos, inv_freq, shift, axis, angles, **how, Hq=Hq, D=D)
+    written = {"q": round_to(prepared(qkv[:, : Hq * D].reshape(len(qkv), Hq, D), q_norm, inv_freq, turned(pos, inv_freq, shift, axis), **how, angles=angles), dtypes["q"])}
     for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
         if cache is None:
             written[f"{name}_out"] = round_to(new, dtypes[f"{name}_out"])
@@ -83,6 +85,7 @@ def cached(L, layout="nhd", Hkv=2, **dims):
 
 _FREQ = {"inv_freq": frequencies}
 _CACHED = {"qkv": "bf16", "q": "bf16", "k_cache": "bf16", "v_cache": "bf16", "pos": "i32", "slot": "i32", "inv_freq": "f32"}
+_ANGLES, _TURNED = {"angles": drawn_angles}, {k: d for k, d in _CACHED.items() if k != "inv_freq"} | {"angles": "f32"}
 CASES = [
     Case({"T": 3, **_SMALL}, {"qkv": "f32", "q": "f32", "k_out": "f32", "v_out": "f32", "pos": "i32", "inv_freq": "f32"},
          ranges={"pos": (0, 2048)}, values=_FREQ),
@@ -121,6 +124,11 @@ CASES = [
          values={**_FREQ, **distinct(2, 9), "axis": np.where(np.arange(32) < 24, np.arange(32) % 3, 0)}, note="M-RoPE: pairs by time, line and column in turn"),
     Case(cached(300, T=260, Hq=3, Hkv=1, D=128, R=64, B=1, A=3), {**{k: d for k, d in _CACHED.items() if k != "slot"}, "k_norm": "f32", "shift": "i32", "axis": "i32", "rows": "i32"}, distributions=("normal",), ranges={"shift": (-64, 64)}, rows=257,
          values={**_FREQ, "pos": np.arange(260) + 7, "axis": np.arange(64) % 5 - 1}, note="many tokens; some axes are not there"),
+    # Angles that are made.
+    Case({"T": 3, **_SMALL}, {"qkv": "f32", "q": "f32", "k_out": "f32", "v_out": "f32", "angles": "f32"}, {"style": "interleaved"}, values=_ANGLES, note="no positions"),
+    Case(cached(9, T=6, B=2, D=128, R=64), {**_TURNED, "q_norm": "bf16", "k_norm": "bf16", "rows": "i32"}, values={**_ANGLES, **distinct(2, 9)}, rows=5),
+    Case(cached(5, "hnd", Hkv=3, T=4, Hq=3, D=40, R=7, B=2), {**_TURNED, "k_cache": "e4m3", "v_cache": "e4m3"}, HND, values={**_ANGLES, **distinct(3, 6, first=-1)}, note="part of a head turns"),
+    Case(cached(300, T=260, Hq=3, Hkv=1, D=256, R=128, B=1), {k: d for k, d in _TURNED.items() if k != "slot"}, distributions=("normal",), values={**_ANGLES, "pos": np.arange(260) + 7}, note="many tokens"),
     Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]
 
@@ -132,6 +140,9 @@ def fit(d):
     else:
         d.drop("k_cache", "v_cache", "slot", "page_table")
         d.add("k_out", "v_out")
+    if d.has("angles"):
+        d.drop("inv_freq")
+        d.attrs.pop("attn_factor", None)
     if d.has("k_cache") or d.has("inv_freq"):
         d.add("pos")
     heads_and_rotation(d)
@@ -168,6 +179,8 @@ def heads_and_rotation(d):
 
 def contents(d, rng):
     out = ({"inv_freq": frequencies(rng, (d.dims["R"],))} if d.has("inv_freq") else {}) | turns(d, rng)
+    if d.has("angles"):
+        out["angles"] = drawn_angles(rng, (d.dims["T"], 2, d.dims["R"]))
     if d.has("k_cache"):
         return out | distinct_rows(d, rng, slots.contents(d, rng, "Hc" if d.attr("layout") == "hnd" else "L"))
     return out | {"pos": rng.integers(0, 2048, d.dims["T"])}

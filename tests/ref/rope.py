@@ -7,9 +7,13 @@ from tests.ref.common import Case, rounding, round_to
 
 def rotate(x, inv_freq, pos, style, attn_factor):
     """[T, N, D] heads, rotated; unrounded. `pos`: [T], or [T, R] where each pair has its own."""
-    angle = ((pos if pos.ndim == 2 else pos[:, None]).astype(np.float32) * inv_freq.astype(np.float32)).astype(np.float64)[:, None, :]
-    c, s, R = np.cos(angle) * attn_factor, np.sin(angle) * attn_factor, len(inv_freq)
-    out = x.copy()
+    angle = ((pos if pos.ndim == 2 else pos[:, None]).astype(np.float32) * inv_freq.astype(np.float32)).astype(np.float64)
+    return turn(x, np.cos(angle) * attn_factor, np.sin(angle) * attn_factor, style)
+
+
+def turn(x, c, s, style):
+    """The same by cosines and sines [T, R]."""
+    c, s, R, out = c[:, None], s[:, None], c.shape[-1], x.copy()
     first, second = (slice(0, R), slice(R, 2 * R)) if style == "half" else (slice(0, 2 * R, 2), slice(1, 2 * R, 2))
     out[..., first] = x[..., first] * c - x[..., second] * s
     out[..., second] = x[..., second] * c + x[..., first] * s
@@ -24,6 +28,12 @@ def bound(port, value, dtype, inputs):
     """Six f32 roundings and two of sine and cosine, on terms no larger than the head's largest."""
     size = np.abs(inputs["x"]).max(-1, keepdims=True, initial=0) * inputs.attrs.get("attn_factor", 1.0)
     return 1e-6 * size + rounding(value, dtype)
+
+
+def angles(rng, shape):
+    """Cosines and sines [T, 2, R]."""
+    angle = rng.uniform(0, 2 * np.pi, (shape[0], shape[2]))
+    return np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
 def frequencies(rng, shape):

@@ -35,6 +35,8 @@ struct qkv_rope {
       opt_in("axis", "R", "i32",
              "which row of shift each pair reads, none where it is outside [0, A); absent: the "
              "first"),
+      opt_in("angles", "T,2,R", "f32",
+             "each token's cosines and sines, as rope makes them of R ones and R zeros; in place of inv_freq"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -50,8 +52,8 @@ struct qkv_rope {
       .brief = "Splits qkv, normalises and rotates q and k, and appends k and v to a cache or writes them out.",
       .formula =
           "per head h of q and k in f32: if its norm: h = h * rsqrt(mean(h^2) + eps) * (w or 1+w), unrounded; "
-          "if inv_freq: rotated as in rope, unrounded, with shift by positions of each pair's own; then rounded "
-          "once. v is converted. "
+          "if inv_freq: rotated as in rope, unrounded, with shift by positions of each pair's own, if angles: with c "
+          "and s from there; then rounded once. v is converted. "
           "k and v go to their caches as in kv_append; e4m3 saturates and has scale 1. "
           "A pos, slot or page that does not exist writes no cache row; q is written all the same. "
           "Two tokens of one call with the same place: each element that remains is of either.",
@@ -77,6 +79,11 @@ struct qkv_rope {
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
     if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm"))
       return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
+    if (given("angles") && (given("inv_freq") || c.real("attn_factor") != 1))
+      return c.error(Code::kInvalidArgument,
+                     strf("angles are given, which leave nothing to inv_freq and attn_factor; got inv_freq %s and "
+                          "attn_factor %g",
+                          word("inv_freq"), c.real("attn_factor")));
     VV_TRY(check_shift(c));
     VV_TRY(check_rotation(c));
     const int64_t Hq = c.dim("Hq"), Hkv = caches ? cache_heads(c) : c.dim("Hkv"), D = c.dim("D"),
@@ -116,15 +123,21 @@ struct qkv_rope {
         .q_norm_dtype = c["q_norm"].dtype,
         .k_norm_dtype = c["k_norm"].dtype,
     };
-    *a = Args{plain, c.ptr<int32_t>("shift"), c.ptr<int32_t>("axis"), c.row_stride("shift"),
-              static_cast<int32_t>(c.dim("A"))};
+    *a = Args{plain,
+              c.ptr<int32_t>("shift"),
+              c.ptr<int32_t>("axis"),
+              c.row_stride("shift"),
+              static_cast<int32_t>(c.dim("A")),
+              c.ptr<float>("angles"),
+              c.row_stride("angles")};
     return {};
   }
 
   static Cost cost(const Args& a) {
     const int64_t q = int64_t{a.T} * a.Hq * a.D, kv = int64_t{a.T} * a.Hkv * a.D, e = info(a.dtype).bytes;
     const int64_t kv_bytes = a.k_out ? e : info(a.cache.dtype).bytes;
-    return {.bytes = (q + 2 * kv) * e + q * e + 2 * kv * kv_bytes + a.R * int64_t{4} + int64_t{a.A} * a.T * 4,
+    const int64_t angles = int64_t{a.R} * (a.angles ? 2 * a.T : 1) + int64_t{a.A} * a.T;
+    return {.bytes = (q + 2 * kv) * e + q * e + 2 * kv * kv_bytes + angles * 4,
             .flops = (q + kv) * ((a.q_norm || a.k_norm) ? 4 : 0) + int64_t{a.T} * (a.Hq + a.Hkv) * a.R * 6};
   }
 
@@ -151,8 +164,8 @@ struct qkv_rope {
           vectorizable(a.qkv, a.qkv_stride, a.dtype, 8) && vectorizable(a.q, a.q_stride, a.dtype, 8) &&
           vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
           vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
-      const int R = a.inv_freq ? a.R : 0;
-      const bool shifted = a.shift != nullptr;
+      const int R = a.inv_freq || a.angles ? a.R : 0;
+      const bool shifted = a.shift != nullptr || a.angles != nullptr;
       if (!shifted && wide && has_ahead(a.dtype) && a.T >= kRopeManyTokens)
         for (const kernels::RopePolicy& p : kAhead)
           if (p.holds(a.D, R)) return Key{a.dtype, kv, p};

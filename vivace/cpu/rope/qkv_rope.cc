@@ -32,8 +32,10 @@ void rms_norm(float* head, int64_t D, const float* factor, float eps) {
 }
 
 void qkv_token(const QkvShiftedArgs& a, int64_t t) {
-  const Rotation rotation(a.inv_freq, a.inv_freq ? a.R : 0, a.attn_factor, a.style,
-                          [&](int i) { return a.shift ? a.turned(t, i) : a.pos[t]; });
+  const Rotation rotation = a.angles != nullptr
+                                ? Rotation(a.angles + t * a.angles_stride, a.R, a.style)
+                                : Rotation(a.inv_freq, a.inv_freq ? a.R : 0, a.attn_factor, a.style,
+                                           [&](int i) { return a.shift ? a.turned(t, i) : a.pos[t]; });
   float head[kernels::kMaxRopeHeadDim], factor[kernels::kMaxRopeHeadDim];
   int64_t from = t * a.qkv_stride;  // q, k and v heads follow one another
   const auto heads = [&](int64_t count, const void* norm, DType norm_dtype, bool rotate, const Sink& to) {

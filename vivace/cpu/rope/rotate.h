@@ -1,5 +1,6 @@
 // The rotation of one token's heads, for every CPU op that rotates.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "vivace/kernels/rope/rope.h"
@@ -21,6 +22,12 @@ class Rotation {
       cos_[i] = std::cos(angle) * attn_factor;
       sin_[i] = std::sin(angle) * attn_factor;
     }
+  }
+
+  /// Of angles that are made: R cosines, then R sines.
+  Rotation(const float* angles, int R, kernels::RopeStyle style) : R_(R), half_(style == kernels::RopeStyle::half) {
+    std::copy(angles, angles + R, cos_);
+    std::copy(angles + R, angles + 2 * R, sin_);
   }
 
   /// Rotates the first 2R dims of `head` in place.

@@ -17,7 +17,9 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const Args& a) {
   const int lane = static_cast<int>(threadIdx.x) % P.lanes;
   const int first =
       static_cast<int>(blockIdx.x % blocks) * P.slots() * P.heads + static_cast<int>(threadIdx.x) / P.lanes;
-  const int R = a.inv_freq ? a.R : 0;
+  int R = a.inv_freq ? a.R : 0;
+  if constexpr (requires { a.angles; })
+    if (a.angles != nullptr) R = a.R;
   HeadPart<P> part(lane, a.D, R, a.style);
   // The norm's weights are wanted behind the barrier only: their way from memory starts here. Among many
   // tokens the hints would cost more than they bring.
@@ -38,7 +40,8 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const Args& a) {
   if (t >= valid_rows(a.rows, a.T)) return;
   const KvCache::Place place = a.cache.k ? a.cache.place(slot, pos) : KvCache::Place{-1, 0};
   if constexpr (requires { a.shift; }) {
-    angles.fill_each(a.inv_freq, R, a.attn_factor, [&](int i) { return a.turned(t, i); });
+    if (a.angles != nullptr) angles.copy(a.angles + t * a.angles_stride, R);
+    else angles.fill_each(a.inv_freq, R, a.attn_factor, [&](int i) { return a.turned(t, i); });
   } else {
     angles.fill(a.inv_freq, R, static_cast<float>(pos), a.attn_factor);
   }

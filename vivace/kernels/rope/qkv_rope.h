@@ -24,13 +24,15 @@ struct QkvRopeArgs {
   DType dtype, q_norm_dtype, k_norm_dtype;
 };
 
-/// The same where angles are at other positions than the caches' rows, a type of its own so that kernels without take
-/// no more arguments.
+/// The same where angles are given, or at other positions than the caches' rows, a type of its own so that kernels
+/// without take no more arguments.
 struct QkvShiftedArgs : QkvRopeArgs {
   const int32_t* shift;  // [A, T] or null: what angles add to pos, a row an axis
   const int32_t* axis;   // [R] or null: which row of shift each pair reads; null: the first
   int64_t shift_stride;  // elements a row of shift
   int32_t A;
+  const float* angles;     // [T, 2, R] or null: each token's cosines, then its sines; inv_freq is null then
+  int64_t angles_stride;   // elements a token
 
   /// Where token `t`'s pair `i` is turned to, in positions; an axis that is not there shifts nothing.
   VV_HD int32_t turned(int64_t t, int i) const {

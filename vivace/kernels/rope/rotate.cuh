@@ -51,6 +51,12 @@ struct RopeAngles {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads) put(i, __fmul_rn(pos, inv_freq[i]), factor);
   }
+  /// The same of angles that are made: R cosines, then R sines.
+  __device__ __forceinline__ void copy(const float* from, int R) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads)
+      cosine[place(i)] = from[i], sine[place(i)] = from[R + i];
+  }
   /// The same where each pair has a position of its own, `at(pair)`.
   template <class At>
   __device__ __forceinline__ void fill_each(const float* inv_freq, int R, float factor, At&& at) {
