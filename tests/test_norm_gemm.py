@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from ml_dtypes import float8_e4m3fn
 
-from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM
+from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM, RMS_GEMM_ROPE
 from tests.op_data import NUMPY
 from vivace import _core, ops
 from vivace.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
@@ -109,6 +109,15 @@ def test_one_kernel_of_rms_gemm(T, M, K, eight, gated, one):
     shapes |= ({"x_scale": (1,), "w_row_scale": (M,)} if eight else {}) | ({"out_scale": (1,)} if eight == 2 else {})
     dtypes = {"x": operands, "w": operands, "rows": "i32", "out": "e4m3" if eight == 2 else "bf16"}
     assert is_one_kernel("rms_gemm", dtypes, shapes, gated=bool(gated), epilogue="gelu_tanh" if gated else "silu") == bool(one)
+
+
+@pytest.mark.parametrize("T, Hq, Hkv, D, K, eight, one", RMS_GEMM_ROPE)
+def test_one_kernel_of_rms_gemm_rope(T, Hq, Hkv, D, K, eight, one):
+    M, operands = (Hq + 2 * Hkv) * D, "e4m3" if eight else "bf16"
+    shapes = {"x": (T, K), "squares": (T, -(-K // 8)), "w": (M, K), "bias": (M,), "row_scale": (T,), "qkv": (T, M), "q": (T, Hq, D), "k_cache": (2, 90, Hkv, D), "v_cache": (2, 90, Hkv, D), "pos": (T,), "slot": (T,),
+              "angles": (T, 2, D // 2), "rows": (1,)} | ({"x_scale": (1,), "w_row_scale": (M,)} if eight else {})
+    dtypes = {"x": operands, "w": operands} | dict.fromkeys(("qkv", "q", "k_cache", "v_cache"), "bf16") | dict.fromkeys(("pos", "slot", "rows"), "i32")
+    assert is_one_kernel("rms_gemm_rope", dtypes, shapes) == bool(one)
 
 
 @pytest.mark.parametrize("T, N, K, eight, gate, weight, one", GEMM_RMS_ROWS)

@@ -263,6 +263,26 @@ def test_heads_of_a_cache(op, layout, cache):
         getattr(ops, op)(**rows, pos=np.zeros(2, np.int32), k_cache=z(*cache), v_cache=z(*cache), layout=layout)
 
 
+@pytest.mark.parametrize("more, said", [({"inv_freq": np.ones(8, np.float32)}, "inv_freq given"), ({"attn_factor": 1.5}, "attn_factor 1.5"), ({"shift": np.zeros((1, 2), np.int32)}, "shift is given, but inv_freq is absent")])
+def test_angles_that_are_made(more, said):
+    """They leave nothing to say to what would make them."""
+    z = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
+    with pytest.raises(vivace.InvalidArgumentError, match=f"^qkv_rope: .*{said}"):
+        ops.qkv_rope(qkv=z(2, 48), q=z(2, 1, 16), k_out=z(2, 1, 16), v_out=z(2, 1, 16), pos=np.zeros(2, np.int32), angles=z(2, 2, 8), **more)
+
+
+@pytest.mark.parametrize("shape, port, said", [((2, 64), "qkv", "qkv has 64 elements a token"), ((2, 1, 32), "k_cache", "k_cache"), ((2, 2, 16), "angles", "R = 16 pairs"), ((2, 3, 8), "angles", "angles")])
+def test_heads_of_one_product(shape, port, said):
+    """rms_gemm_rope: a product of other heads, a cache of another axis count, angles of more pairs than a head has, of three."""
+    z = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
+    call = {"x": z(2, 32), "squares": z(2, 4), "w": z(48, 32), "row_scale": z(2), "qkv": z(2, 48), "q": z(2, 1, 16), "k_cache": z(1, 4, 1, 16), "v_cache": z(1, 4, 1, 16), "pos": np.zeros(2, np.int32), "angles": z(2, 2, 8)}
+    call[port] = z(*shape)
+    if port == "qkv":
+        call["w"] = z(64, 32)
+    with pytest.raises(vivace.InvalidShapeError, match=f"^rms_gemm_rope: .*{said}"):
+        ops.rms_gemm_rope(**call)
+
+
 def test_positional_ports():
     """Ports may go by position in the order of the spec; None leaves one out."""
     for op in TABLE:

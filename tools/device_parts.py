@@ -124,7 +124,7 @@ def faults(s, found):
 
 # tool -> [(ops, shares of their cases, cost of each)]; the ops that no line names are one more line's
 LONG = {
-    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 3, 30), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 9, 90),
+    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 3, 30), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "rms_gemm_rope", "gemm_rms_rows", "rms_rows"), 10, 90),
                   (("scaled_attention", "latent_attention", "attention_block_scaled"), 4, 80), (("im2col", "qkv_rope", "kv_append"), 3, 80), (("sample",), 8, 60), (("norm",), 2, 40), (None, 6, 60)],
     "memcheck": [(("gemm",), 2, 80), (("attention",), 2, 50), (("gated_gemm", "grouped_gemm"), 2, 50), (None, 3, 55)],
     "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 3, 75), (("attention",), 1, 87), (None, 2, 75)],

@@ -1,4 +1,4 @@
-"""rms_gemm's and gemm_rms_rows' one kernel give the bits of their parts, one after the other."""
+"""The one kernel of rms_gemm, of rms_gemm_rope and of gemm_rms_rows gives the bits of their parts, one after the other."""
 import pytest
 
 from tests.op_data import device
@@ -8,7 +8,7 @@ if not (device and device.ON_GPU):
     pytest.skip("--device cuda runs these", allow_module_level=True)
 
 from tests.gpu.memory import TORCH  # noqa: E402
-from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM  # noqa: E402
+from tests.gpu.rms_gemm_rows import GEMM_RMS_ROWS, RMS_GEMM, RMS_GEMM_ROPE  # noqa: E402
 from vivace import _core, ops  # noqa: E402
 from vivace.errors import UnsupportedError  # noqa: E402
 
@@ -57,6 +57,40 @@ def test_rms_gemm(T, M, K, eight, gated, one):
     for _ in range(3):
         ops.rms_gemm(**call)
         assert torch.equal(first.view(torch.uint8), second.view(torch.uint8))
+
+
+@pytest.mark.parametrize("T, Hq, Hkv, D, K, eight, one", RMS_GEMM_ROPE)
+@pytest.mark.parametrize("slots", [0, 3])
+def test_rms_gemm_rope(T, Hq, Hkv, D, K, eight, one, slots):
+    """Also where a place is not there, and where angles are what rope makes of ones and zeros: the bits of qkv_rope's own."""
+    draw, dtype = draws(T + K + D), E4M3 if eight else BF16
+    x, squares = rows_of(draw, T, K, dtype)
+    M, B, L = (Hq + 2 * Hkv) * D, max(slots, 1), 2 * T + 90
+    whole = lambda values: torch.as_tensor(values, dtype=torch.int32, device="cuda")  # noqa: E731
+    rows, pos = whole([max(T - 1, 1)]), whole([L if t == 1 else L - 1 - t for t in range(T)])
+    product = {"x": x, "squares": squares, "w": (draw(M, K) * K**-0.5).to(dtype), "bias": draw(M), "rows": rows, "row_scale": torch.empty(T, device="cuda"), "eps": 1e-5}
+    product |= {"x_scale": draw(1).abs() + 0.5, "w_row_scale": draw(M).abs() + 0.5} if eight else {}
+    inv_freq = 1e4 ** -(torch.arange(D // 2, device="cuda") / (D // 2))
+    angles, unturned = torch.empty(T, 2, D // 2, device="cuda"), torch.cat([torch.ones(T, 1, D // 2), torch.zeros(T, 1, D // 2)], -1).cuda()
+    ops.rope(x=unturned, inv_freq=inv_freq, pos=pos, out=angles.view(T, 1, D))
+    where = {"pos": pos, "slot": whole([t % (slots + 1) for t in range(T)])} if slots else {"pos": pos}
+    qkv = torch.zeros(T, M, dtype=BF16, device="cuda")
+
+    def outputs():
+        return {"q": torch.full((T, Hq, D), 7.0, dtype=BF16, device="cuda")} | {p: torch.full((B, L, Hkv, D), 3.0, dtype=BF16, device="cuda") for p in ("k_cache", "v_cache")}
+
+    want, parts = outputs(), outputs()
+    ops.rms_gemm(out=qkv, **product)
+    ops.qkv_rope(qkv=qkv, inv_freq=inv_freq, rows=rows, **where, **want)
+    ops.qkv_rope(qkv=qkv, angles=angles, rows=rows, **where, **parts)
+    call = product | where | {"angles": angles, "qkv": torch.empty_like(qkv)}
+    assert CAPABILITY != 90 or fused("rms_gemm_rope", **call, **outputs()) == bool(one)
+    for _ in range(3):
+        got = outputs()
+        ops.rms_gemm_rope(**call, **got)
+        for port, t in got.items():
+            for other in (want, parts):
+                assert torch.equal(t.view(torch.int16), other[port].view(torch.int16)), port
 
 
 @pytest.mark.parametrize("T, N, K, eight, gate, weight, one", GEMM_RMS_ROWS)

@@ -109,7 +109,7 @@ def contents(d, rng):
 
 def distinct_rows(d, rng, values):
     """Of tokens that name one row of the cache all but the first name none: either may remain. Pages are no two slots'."""
-    hnd = d.attr("layout") == "hnd"
+    hnd = any(a["name"] == "layout" for a in d.row["attrs"]) and d.attr("layout") == "hnd"
     blocks, places = d.dims["B"], d.dims["Hc" if hnd else "L"]
     pos = values["pos"]
     slot = values["slot"] if d.has("slot") else np.zeros_like(pos)

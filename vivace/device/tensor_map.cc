@@ -53,6 +53,23 @@ Status encode_paired_map(const MapShape& s, void* map) {
            static_cast<long>(s.rows), static_cast<long>(s.columns), static_cast<long>(s.pitch), s.box_rows));
 }
 
+Status encode_halved_map(const MapShape& s, int head_rows, void* map) {
+  const uint64_t head = static_cast<uint64_t>(head_rows), pitch = static_cast<uint64_t>(s.pitch);
+  const uint64_t dims[] = {static_cast<uint64_t>(s.columns), 8, 2, head / 16, static_cast<uint64_t>(s.rows) / head},
+                 pitches[] = {pitch, head / 2 * pitch, 8 * pitch, head * pitch};
+  const unsigned box[] = {static_cast<unsigned>(128 / s.element_bytes), 8, 2, static_cast<unsigned>(s.box_rows / 16),
+                          1},
+                 steps[] = {1, 1, 1, 1, 1};
+  const int type = s.element_bytes == 1 ? cu::kMapU8 : s.element_bytes == 2 ? cu::kMapU16 : cu::kMapU32;
+  const Status status =
+      VV_CU_STATUS(cuTensorMapEncodeTiled, map, type, 5u, const_cast<void*>(s.data), dims, pitches, box, steps,
+                   cu::kMapNoInterleave, cu::kMapSwizzle128, cu::kMapFetch256, cu::kMapZeros);
+  if (status.ok()) return status;
+  return Status(status).with_context(
+      strf("tensor map of %ld rows x %ld columns in heads of %d rows, pitch %ld bytes, boxes of %d rows",
+           static_cast<long>(s.rows), static_cast<long>(s.columns), head_rows, static_cast<long>(s.pitch), s.box_rows));
+}
+
 Status encode_map(const BoxShape& s, void* map) {
   uint64_t dims[5], pitches[4];
   unsigned box[5] = {64, static_cast<unsigned>(s.box_rows), 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};

@@ -37,6 +37,11 @@ Status encode_map(const WordMapShape& shape, void* map);
 /// bytes, to be copied from (column, 0, 0, row / 16). Rows and box_rows are multiples of 16.
 Status encode_paired_map(const MapShape& shape, void* map);
 
+/// A row-major matrix of heads of `head_rows` rows, of which each eight of a head's first half land before the eight of
+/// its second half: boxes of box_rows rows x 128 bytes, to be copied from (column, 0, 0, row % head_rows / 16, row /
+/// head_rows), row counted as they land. box_rows is a multiple of 16 and divides head_rows.
+Status encode_halved_map(const MapShape& shape, int head_rows, void* map);
+
 /// Up to five axes, innermost first and dense: 16-bit elements in boxes of 64 x box_rows of the first two axes and one
 /// of the others, laid out in shared memory as above.
 struct BoxShape {

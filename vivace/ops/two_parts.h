@@ -43,7 +43,7 @@ struct TwoParts {
         say_parts_run(Op::spec.name, s);  // no compiler is there and no pack has it
       }
     }
-    VV_TRY(of_part(rec.issue(first, one.prepare)));
+    VV_TRY(of_part(one.decompose ? rec.issue(one, first) : rec.issue(first, one.prepare)));
     return of_part(rec.issue(second, two.prepare));
   }
 

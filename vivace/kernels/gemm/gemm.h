@@ -81,8 +81,8 @@ inline constexpr int32_t kEpilogueAny = 0, kEpilogueFast = 1, kEpilogueBias = 2,
                          kEpilogueResidual = 8, kEpilogueGated = 16, kEpilogueRowScales = 32, kEpilogueTokenScales = 64,
                          kEpilogueActivation = 256,    // the last times the Activation, of eight
     kEpilogueTokenNorms = 2048, kEpilogueNext = 4096;  // see rms_gemm, gemm_rms_rows
-/// Beside kEpilogueNext. No variable, whose address every kernel's constants would have.
-enum : int32_t { kEpilogueNextFp8 = 8192 };
+/// Beside kEpilogueNext; see rms_gemm_rope. No variables, whose addresses every kernel's constants would have.
+enum : int32_t { kEpilogueNextFp8 = 8192, kEpilogueRope = 128 };
 
 /// Hopper: TMA fills a pipeline of `stages` in shared memory, and consumer warpgroups multiply 64 rows of W each by the
 /// tile's tokens. Split-K: partial sums of `split` parts of K are added in pairs, the pairs in the order of K. A block

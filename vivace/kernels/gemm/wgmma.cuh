@@ -8,6 +8,7 @@
 // Chosen when: Hopper, equal 16-bit or e4m3 operands, or f32 as tf32; any number of tokens.
 #pragma once
 #include "vivace/kernels/gemm/wgmma_epilogue.cuh"
+#include "vivace/kernels/gemm/wgmma_heads.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/gemm/wgmma_merge.cuh"
 #include "vivace/kernels/gemm/wgmma_store.cuh"
@@ -174,7 +175,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
                                               WgmmaPipeline<T, P>& pipeline, unsigned char* sums, uint32_t merged) {
   constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1,
                  kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(),
-                 kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext);
+                 kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext),
+                 kRope = P.has(kEpilogueRope), kPlain = kDirect && !kGated && !kRope;
   using Merge = WgmmaMerge<P>;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2,
                 kPairs = kParts    ? Merge::kVec / 2
@@ -185,6 +187,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
                 "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
   static_assert(!kNext || (kDirect && sizeof(Out) == 2 && !kGated && kRmsColumns == 8), "a piece has eight columns");
+  static_assert(!kRope || (kDirect && kParts && P.has(kEpilogueTokenNorms) && !kGated && !kNext &&
+                           P.activation() == Activation::none && !P.has(kEpilogueGate) && !P.has(kEpilogueResidual)),
+                "a block has one tile");
   static_assert(!kGated || (!P.has(kEpilogueGate) && !P.has(kEpilogueResidual) && (!kParts || Merge::kUnits % 2 == 0)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
@@ -213,8 +218,13 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   };
   WgmmaGatedPiece<Out, P, kPairs> both[kBoth];
   WgmmaNextPiece<Out, kPairs, P.has(kEpilogueNextFp8)> then[kPieces];
+  [[maybe_unused]] auto turned = [] {
+    if constexpr (kRope) return WgmmaHeads<Out, P>();
+    else return 0;
+  }();
+  if constexpr (kRope) turned.aim(a, args.heads, t0, n0, coord.part);
   const auto aim = [&] {
-    if constexpr (kDirect && !kGated) {
+    if constexpr (kPlain) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         int t, n;
@@ -254,6 +264,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         if constexpr (kParts) both_at(g, &t, &n, &unit);
         both[g].prefetch(a, n);
       }
+    } else if constexpr (kRope) {
+      turned.prefetch(a, args.heads);
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
@@ -280,7 +292,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         Merge::send(ptx::shared_address(sums), merged, coord, acc);
       }
       // While the parts are on their way.
-      if constexpr (kDirect && !kGated) {
+      if constexpr (kPlain) {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           int t, n;
@@ -303,6 +315,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
           for (int h = 0; h < 2; ++h) Merge::sum(parts, (unit + h * Merge::kPieces) * 32 + tid % 32, y[h]);
           both[g].finish(out, t, n, M, [&](int h, int i, int e) { return y[h][2 * i + e]; });
         }
+      } else if constexpr (kRope) {
+        turned.finish(a, args.heads, out.scale, M, parts);
       } else if constexpr (kDirect) {
         // All pieces side by side: one after the other each would wait for its own results.
         float y[kPieces][Merge::kVec];

@@ -6,6 +6,7 @@
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/ptx/tma_heads.cuh"
 #include "vivace/kernels/tile/pipeline.cuh"
 
 namespace vivace::kernels {
@@ -95,6 +96,12 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   constexpr bool kBlocks =
       P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
   static_assert(!P.by_column || (sizeof(T) == 2 && P.aligned && !kBlocks));
+  constexpr bool kHeads = P.has(kEpilogueRope);  // halves of heads side by side
+  static_assert(!kHeads || (!kBlocks && !P.by_column && kShared == 1));
+  [[maybe_unused]] int head = 0, block = 0;  // of the tile
+  const auto at_tile = [&](int n0) {
+    if constexpr (kHeads) head = n0 / args.heads.D, block = (n0 - head * args.heads.D) / 16;
+  };
   const auto load_w = [&](int stage, int step, int n0) {
     const uint32_t to = base + stage * P.stage_bytes() + coord.of_w * kWRows * 128;
     const int k = (coord.first_step + step) * coord.kStep, n = n0 + coord.of_w * kWRows;
@@ -116,6 +123,8 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
       if constexpr (kBlocks)
         ptx::tma_load_blocks_multicast(to, args.w_map, ring.full(stage), k, n / 16, policy_w, blocks);
       else ptx::tma_load_multicast(to, args.w_map, ring.full(stage), k, n, policy_w, blocks);
+    } else if constexpr (kHeads) {
+      ptx::tma_load_halves(to, args.w_map, ring.full(stage), k, block, head, policy_w);
     } else if constexpr (kBlocks) {
       ptx::tma_load_blocks(to, args.w_map, ring.full(stage), k, n / 16, policy_w);
     } else {
@@ -144,6 +153,7 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   // W is immutable: it is on its way while the predecessor still runs.
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = coord.ahead();
   coord.tile(i, &t0, &n0);
+  at_tile(n0);
   for (int k = 0; k < ahead; ++k) {
     ring.producer_expect(k, P.stage_bytes());
     load_w(k, k, n0);
@@ -156,7 +166,7 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   if (next)
     for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(at.stage, k, t0);
   for (; i < coord.tiles(); i += stride, next = true) {
-    if (next) coord.tile(i, &t0, &n0);
+    if (next) coord.tile(i, &t0, &n0), at_tile(n0);
     int k = 0;
     for (; ahead > 0; ++k, --ahead, advance()) load_x(at.stage, k, t0);
     for (; k < coord.steps; ++k, advance()) {
