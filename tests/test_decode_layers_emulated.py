@@ -17,7 +17,7 @@ HERE = ROOT / "tests/emulated"
 CXX = shutil.which("g++") or shutil.which("c++")
 # heads, M, blocks: rows that blocks have unequal shares of, splits of 1 to 4, a last piece of a row that is shorter
 SHAPES = {"one": (1, 64, 5), "two": (2, 192, 9), "three": (3, 320, 8), "wide": (2, 1472, 6)}
-STOOD_IN = ("ptx/mbarrier", "ptx/barrier", "ptx/cp_async", "ptx/mma", "ptx/pack", "ptx/exp2", "ptx/tma", "tile/elem", "tile/sincos", "decode/memory")
+STOOD_IN = ("ptx/mbarrier", "ptx/barrier", "ptx/cp_async", "ptx/mma", "ptx/pack", "ptx/exp2", "ptx/tma", "tile/elem", "tile/sincos", "gemm/upcast", "decode/memory")
 
 
 def build(folder, kernel, policy, edit=lambda path, text: text):

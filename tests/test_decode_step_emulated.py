@@ -117,7 +117,6 @@ def test_a_code_without_a_number_shows(kernel):
 @pytest.mark.parametrize("file, right, wrong", [
     ("product", "kSecond = kCodes ? 16 : 64;", "kSecond = 64;"),
     ("product", "kLeft = kCodes ? 32 : 16,", "kLeft = 16,"),
-    ("product", "ptx::pack<bf16>(a, c), ptx::pack<bf16>(b, d)", "ptx::pack<bf16>(a, b), ptx::pack<bf16>(c, d)"),
     ("decode_layers", "layer * m.scale.stride + first", "first"),
     ("decode_layers", "P.bytes == 1 ? sum * scale[i] : sum", "P.bytes == 1 ? sum * scale[0] : sum"),
 ])

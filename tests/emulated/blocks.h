@@ -286,6 +286,18 @@ T from_float(float f) {
   if (f != f) return {0x7fff};
   return {static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16)};
 }
+/// Four e4m3, of which 0x7f and 0xff are no numbers, as two pairs.
+template <class T>
+void upcast_e4m3_as(uint32_t four, uint32_t& low, uint32_t& high) {
+  uint32_t pair[2] = {0, 0};
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t code = four >> 8 * i & 0xff, e = code >> 3 & 15, m = code & 7;
+    float v = e == 0 ? std::ldexp(static_cast<float>(m), -9) : std::ldexp(static_cast<float>(8 + m), static_cast<int>(e) - 10);
+    if ((code & 0x7f) == 0x7f) v = NAN;
+    pair[i / 2] |= uint32_t{from_float<T>(code & 0x80 ? -v : v).bits} << 16 * (i % 2);
+  }
+  low = pair[0], high = pair[1];
+}
 inline void sin_cos(float x, float* s, float* c) {
   *s = std::sin(x), *c = std::cos(x);
 }
@@ -397,13 +409,6 @@ inline uint32_t read_shared_word(uint32_t at) {
 }
 inline void write_shared(uint32_t at, uint32_t v) {
   memcpy(emulated::at(at), &v, 4);
-}
-inline uint32_t restored(uint32_t pair) {
-  const auto half = [](uint32_t bits) { return uint32_t{from_float<bf16>(to_float(bf16{static_cast<uint16_t>(bits)}) * 0x1p120f).bits}; };
-  return half(pair) | half(pair >> 16) << 16;
-}
-inline uint4 held(uint4 v) {
-  return v;
 }
 inline uint2 load_early(const void* at) {
   return read_as<uint2>(at);

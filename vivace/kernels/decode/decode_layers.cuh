@@ -164,8 +164,7 @@ struct Consumer {
         squares += p * p + q * q + r * r + s * s;
         p *= low_of(gain[j].x), q *= high_of(gain[j].x), r *= low_of(gain[j].y), s *= high_of(gain[j].y);
       }
-      const uint2 both = pairs_of<P>(p, q, r, s);
-      if (U::mine(j)) write_left(base + P.kX, offset[j], both.x, both.y);
+      if (U::mine(j)) write_left(base + P.kX, offset[j], ptx::pack<bf16>(p, q), ptx::pack<bf16>(r, s));
     }
     __syncwarp();
     return squares;

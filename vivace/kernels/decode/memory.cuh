@@ -53,16 +53,6 @@ __device__ __forceinline__ uint32_t read_shared_word(uint32_t at) {
 __device__ __forceinline__ void write_shared(uint32_t at, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
-/// Two bf16 times 2^120, exactly.
-__device__ __forceinline__ uint32_t restored(uint32_t pair) {
-  asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(0x7b807b80u), "r"(0x80008000u));
-  return pair;
-}
-/// The same, made here and not where it is used.
-__device__ __forceinline__ uint4 held(uint4 v) {
-  asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
-  return v;
-}
 /// Eight bytes, asked for here and not later: a phase before they are used.
 __device__ __forceinline__ uint2 load_early(const void* at) {
   uint2 v;

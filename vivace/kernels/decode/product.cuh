@@ -4,6 +4,7 @@
 #pragma once
 #include "vivace/kernels/decode/exchange.cuh"
 #include "vivace/kernels/decode/ring.cuh"
+#include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mma.cuh"
@@ -16,14 +17,6 @@ __device__ __forceinline__ float low_of(uint32_t pair) {
 }
 __device__ __forceinline__ float high_of(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
-}
-
-/// The four values of a row at hand as two pairs in the order that its products want: of bf16 neighbours, of e4m3 the
-/// first with the third and the second with the fourth, as LaneWeights takes them apart.
-template <auto P>
-__device__ __forceinline__ uint2 pairs_of(float a, float b, float c, float d) {
-  if constexpr (P.bytes == 1) return make_uint2(ptx::pack<bf16>(a, c), ptx::pack<bf16>(b, d));
-  return make_uint2(ptx::pack<bf16>(a, b), ptx::pack<bf16>(c, d));
 }
 
 /// Two pairs of bf16 at element `at` (a multiple of four) of a row that is the left side of a tile: of eight elements
@@ -41,9 +34,7 @@ __device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uin
 }
 
 /// A lane's 16 columns of a unit of 64, as a stage holds them: of bf16 the eights lane % 4 and lane % 4 + 4, of e4m3 the
-/// eights that follow each other at lane % 4 * 2. Codes become bf16 here, before the row is waited for: magnitude bits in
-/// bf16's places are the value times 2^-120, and one exact product restores it. A code that is no number makes the
-/// lane's row none.
+/// eights that follow each other at lane % 4 * 2.
 template <auto P>
 struct LaneWeights {
   static constexpr bool kCodes = P.bytes == 1;
@@ -54,18 +45,10 @@ struct LaneWeights {
   __device__ __forceinline__ static LaneWeights read(uint32_t at) {
     const uint4 v = read_shared(at);
     if constexpr (!kCodes) return {v, read_shared(at + 64)};
-    uint32_t none = 0;  // bit 7 of a byte: its magnitude is 0x7f
     LaneWeights w;
-    upcast(v.x, w.first.x, w.first.y, none), upcast(v.y, w.first.z, w.first.w, none);
-    upcast(v.z, w.second.x, w.second.y, none), upcast(v.w, w.second.z, w.second.w, none);
-    if (none & 0x80808080u) w.first.x |= 0x7fc0u;
-    return {held(w.first), held(w.second)};
-  }
-  /// Codes 0 and 2, and 1 and 3, of four.
-  __device__ __forceinline__ static void upcast(uint32_t four, uint32_t& even, uint32_t& odd, uint32_t& none) {
-    even = restored((four << 4 & 0x07f007f0u) | (four << 8 & 0x80008000u));
-    odd = restored((four >> 4 & 0x07f007f0u) | (four & 0x80008000u));
-    none |= (four & 0x7f7f7f7fu) + 0x01010101u;
+    upcast_e4m3_as<bf16>(v.x, w.first.x, w.first.y), upcast_e4m3_as<bf16>(v.y, w.first.z, w.first.w);
+    upcast_e4m3_as<bf16>(v.z, w.second.x, w.second.y), upcast_e4m3_as<bf16>(v.w, w.second.z, w.second.w);
+    return w;
   }
 };
 
