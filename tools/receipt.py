@@ -138,13 +138,13 @@ class Receipt:
 
 
 def text(data: dict) -> str:
-    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure, no empty notes.
+    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure, and no empty notes, errors or bounds.
     Results without figures that say the same (a test of many parameters) are one row, and `alike` says how many."""
     def brief(v):
         return float(f"{v:.7g}") if isinstance(v, float) else v
 
     def line(row):
-        return json.dumps({k: brief(v) for k, v in row.items() if (k, v) != ("note", None)}, separators=(",", ":"))
+        return json.dumps({k: brief(v) for k, v in row.items() if v is not None or k not in ("note", "max_err", "bound")}, separators=(",", ":"))
 
     rows, alike = [], {}
     for row in data["rows"]:
