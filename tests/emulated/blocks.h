@@ -292,7 +292,8 @@ void upcast_e4m3_as(uint32_t four, uint32_t& low, uint32_t& high) {
   uint32_t pair[2] = {0, 0};
   for (int i = 0; i < 4; ++i) {
     const uint32_t code = four >> 8 * i & 0xff, e = code >> 3 & 15, m = code & 7;
-    float v = e == 0 ? std::ldexp(static_cast<float>(m), -9) : std::ldexp(static_cast<float>(8 + m), static_cast<int>(e) - 10);
+    float v = e == 0 ? std::ldexp(static_cast<float>(m), -9)
+                     : std::ldexp(static_cast<float>(8 + m), static_cast<int>(e) - 10);
     if ((code & 0x7f) == 0x7f) v = NAN;
     pair[i / 2] |= uint32_t{from_float<T>(code & 0x80 ? -v : v).bits} << 16 * (i % 2);
   }

@@ -61,9 +61,11 @@ struct decode_layers {
           "q_norm and k_norm, and the rotation of pairs (i, i + R), as in qkv_rope; q, k and v rounded; k and v go to "
           "the caches at pos; a = softmax(q k^T / sqrt(D)) v over the slot's places up to pos; r = r + o round(a); y = "
           "round(r * mlp_norm); (g, u) = gate_up y * rsqrt(mean(r^2) + eps); r = r + down round(g / (1 + exp(-g)) * "
-          "u). A row of an e4m3 matrix is its codes, each times the row's scale. out = round(r). round() is to bf16, sums are f32, and what passes from one product, attention or norm "
-          "to the next keeps 15 bits of fraction. Without a row, or where pos has no place, nothing is written; pages "
-          "that do not exist are not seen.",
+          "u). A row of an e4m3 matrix is its codes, each times the row's scale. out = round(r). round() is to bf16, "
+          "sums "
+          "are f32, and what passes from one product, attention or norm to the next keeps 15 bits of fraction. Without "
+          "a "
+          "row, or where pos has no place, nothing is written; pages that do not exist are not seen.",
       .source = "arXiv:1706.03762, RoPE arXiv:2104.09864, RMSNorm arXiv:1910.07467, SwiGLU arXiv:2002.05202",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -216,8 +218,8 @@ struct decode_layers {
     }
     static std::string instance(const Key& k) {
       return kernel_expression("decode_layers<vivace::kernels::DecodeLayersPolicy{%d, %d, %d, %d, %d, %d, %d, %s, %s}>",
-                               k.p.H, k.p.Hq, k.p.Hkv, k.p.D, k.p.M, k.p.blocks, k.p.bytes, k.p.norms ? "true" : "false",
-                               k.p.biased ? "true" : "false");
+                               k.p.H, k.p.Hq, k.p.Hkv, k.p.D, k.p.M, k.p.blocks, k.p.bytes,
+                               k.p.norms ? "true" : "false", k.p.biased ? "true" : "false");
     }
     static void shape(const Args&, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(k.p.blocks);

@@ -174,7 +174,8 @@ struct Consumer {
   __device__ __forceinline__ void ask_scale(const LayerMatrix& m, int first, int threads) {
     if constexpr (P.bytes == 1)
       if (finisher < threads) {
-        const float* const at = static_cast<const float*>(m.scale.data) + layer * m.scale.stride + first + finisher * kRows;
+        const float* const at =
+            static_cast<const float*>(m.scale.data) + layer * m.scale.stride + first + finisher * kRows;
 #pragma unroll
         for (int i = 0; i < kRows; ++i) scale[i] = __uint_as_float(load_early_4(at + i));
       }

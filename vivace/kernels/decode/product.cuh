@@ -33,8 +33,8 @@ __device__ __forceinline__ void multiply_piece(float (&c)[2][4], uint4 left, uin
   ptx::mma16816<bf16>(c[1], left.x, left.y, left.z, left.w, right.z, right.w);
 }
 
-/// A lane's 16 columns of a unit of 64, as a stage holds them: of bf16 the eights lane % 4 and lane % 4 + 4, of e4m3 the
-/// eights that follow each other at lane % 4 * 2.
+/// A lane's 16 columns of a unit of 64, as a stage holds them: of bf16 the eights lane % 4 and lane % 4 + 4, of e4m3
+/// the eights that follow each other at lane % 4 * 2.
 template <auto P>
 struct LaneWeights {
   static constexpr bool kCodes = P.bytes == 1;
@@ -173,8 +173,8 @@ __device__ __forceinline__ void bring(Ring<P>& ring, const void* matrix, int fir
       ring.claim();
       ring.expect(count * bytes);
       if (lane < count)
-        copy_bulk(ring.bytes_at(0) + lane * P.stage_row(), w + (static_cast<int64_t>(row + lane) * kK + column) * P.bytes,
-                  bytes, ring.full(0), policy);
+        copy_bulk(ring.bytes_at(0) + lane * P.stage_row(),
+                  w + (static_cast<int64_t>(row + lane) * kK + column) * P.bytes, bytes, ring.full(0), policy);
       ring.advance(1);
     }
 }

@@ -49,8 +49,9 @@ Status DecoderModel::check_options() {
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
   const bool host = runtime_->place() == Place::host;
   if (options_.prefill_chunk == 0)
-    options_.prefill_chunk = static_cast<int>(std::min<int64_t>(
-        context, host || options_.gates.gate != nullptr ? kChunk : options_.max_batch > 1 ? kChunkOfSeveral : kChunkAlone));
+    options_.prefill_chunk = static_cast<int>(std::min<int64_t>(context, host || options_.gates.gate != nullptr ? kChunk
+                                                                         : options_.max_batch > 1 ? kChunkOfSeveral
+                                                                                                  : kChunkAlone));
   VV_TRY(find_scales());
   VV_TRY(check_invariance());
   VV_TRY(check_drafts());
