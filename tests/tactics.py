@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import vivace
-from tests.op_data import COLUMN_GAP, COLUMNS, DTYPES, NUMPY, by_column, is_block, ports, reference, row_bytes, shape_of
+from tests.op_data import COLUMN_GAP, COLUMNS, DTYPES, NUMPY, OPS, by_column, is_block, ports, reference, row_bytes, shape_of
 from tests.ref.common import FLOATS, Case
 from vivace import _core, ops
 
@@ -21,6 +21,7 @@ LADDERS = {"T": TOKENS, "D": (16, 33, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256
 MOST_BYTES, MOST_FLOPS = 1 << 28, 3e9  # of a call: the reference runs it in float64
 DRAWS, PATIENCE = 12000, 4000          # of dims and types for a case; draws without a new kernel
 FLOATS3 = ("f32", "bf16", "f16")
+SWITCHES = ("stable",)  # attributes that choose a kernel and no bit
 _memory = mmap.mmap(-1, MOST_BYTES + (1 << 20), mmap.MAP_PRIVATE)  # never touched: shapes and addresses are all that counts
 
 
@@ -102,6 +103,7 @@ def search(op, capability):
     """{kernel expression: (case, layout)}: for each instance of the op's table the cheapest call found that picks it."""
     wanted = {e for _, e in _core.gpu_instances(op, capability)}
     found, rng = {}, random.Random(op)
+    switches = [a["name"] for a in OPS[op]["attrs"] if a["name"] in SWITCHES]
     for case in reference(op).CASES:
         if 0 in case.dims.values() or case.rows is not None or wanted <= set(found):
             continue
@@ -110,7 +112,8 @@ def search(op, capability):
             stale += 1
             if stale > PATIENCE:
                 break
-            tried = Case(dims, dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
+            attrs = case.attrs | {s: True for s in switches if rng.random() < 0.5}
+            tried = Case(dims, dtypes, attrs, case.ranges, case.positive, None, case.values, case.shapes)
             try:
                 given = arguments(op, tried, layout)
                 if given is None:
