@@ -45,7 +45,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3" (with the checkpoint's scales, else 1). threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
     max_batch: sequences live at once. prefill_chunk: prompt tokens a step may take, 0 = as suits: on a GPU 1,024 with max_batch=1 and
-    512 else, 128 on the CPU and of a scheduler's tenant. max_in_flight_steps: steps that may be queued
+    256 else, 128 on the CPU and of a scheduler's tenant. max_in_flight_steps: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
     shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
     come with logit_bias or mask; a step takes one launch more. num_kv_blocks: pages (KV blocks) of 64 positions that all sequences

@@ -29,7 +29,7 @@ struct LoadOptions {
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
   int max_batch = 1;               // sequences that can be live at once
   int prefill_chunk = 0;           // prompt rows a step may take; 0 = as suits: 128 on the host and of a scheduler's
-                                   // tenant, else 1,024 with one sequence and 512 with several
+                                   // tenant, else 1,024 with one sequence and 256 with several
   bool eager = false;              // issue ops one by one instead of replaying a graph: for debugging, same bits
   int max_in_flight_steps = 0;                   // steps that may be queued at once; 0 = as suits the device
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing

@@ -23,7 +23,7 @@ constexpr int kImagePlaces = 4;        // images that steps may read: several pr
 constexpr int kChunks[] = {128, 256, 384, 512, 768};
 // That where LoadOptions leaves it open. Alone on a GPU nobody waits for a prompt's step. Of several sequences the
 // others stand still meanwhile, and a scheduler's tenant as a whole between its gates.
-constexpr int kChunk = 128, kChunkOfSeveral = 512, kChunkAlone = 1024;
+constexpr int kChunk = 128, kChunkOfSeveral = 256, kChunkAlone = 1024;
 
 }  // namespace
 
@@ -48,10 +48,12 @@ Status DecoderModel::check_options() {
                                              static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
   const bool host = runtime_->place() == Place::host;
-  if (options_.prefill_chunk == 0)
-    options_.prefill_chunk = static_cast<int>(std::min<int64_t>(context, host || options_.gates.gate != nullptr ? kChunk
-                                                                         : options_.max_batch > 1 ? kChunkOfSeveral
-                                                                                                  : kChunkAlone));
+  if (options_.prefill_chunk == 0) {
+    const int most = host || options_.gates.gate != nullptr ? kChunk
+                     : options_.max_batch > 1               ? kChunkOfSeveral
+                                                            : kChunkAlone;
+    options_.prefill_chunk = std::max(kChunk, static_cast<int>(std::min<int64_t>(context, most)));
+  }
   VV_TRY(find_scales());
   VV_TRY(check_invariance());
   VV_TRY(check_drafts());
