@@ -457,3 +457,11 @@ def test_who_takes_norms_behind_products(name, precision, behind, tmp_path):
 def test_no_such_device():
     with pytest.raises(vivace.Error, match="cuda:99"):
         vivace.load_model(PATH, device="cuda:99")
+
+
+@pytest.mark.parametrize("options, on_gpu", [({"max_batch": 1}, 1024), ({"max_batch": 2}, 256), ({"max_batch": 1, "context": 700}, 700), ({"max_batch": 1, "context": 40}, 128), ({"max_batch": 1, "prefill_chunk": 16}, 16)])
+def test_how_much_of_a_prompt_a_step_takes(options, on_gpu, tmp_path):
+    """Left open, prefill_chunk is 128 on the CPU; on a GPU more, as far as there is room, and less where other sequences wait."""
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((PATH / "config.json").read_text()) | {"max_position_embeddings": 2048}))
+    with vivace.load_model(tmp_path, device=DEVICE, precision="f32", random_weights=True, **{"context": 2048} | options) as model:
+        assert model.report()["prefill_chunk"] == (on_gpu if DEVICE != "cpu" else min(128, on_gpu))
