@@ -337,7 +337,7 @@ def far(T, L, Hq, Hkv, D, t, pos, attrs=None, *, P=None, more=None, values=None,
 
 LSE = {"lse": "f32"}
 FAR = [
-    *(far(1, 9000, 16, 2, 256, "bf16", [p], more=LSE, note="two kv heads in four clusters each: around the first one's keys") for p in (0, 4095, 4096, 8999)),
+    *(far(1, 9000 + i, 16, 2, 256, "bf16", [p], more=LSE, note="two kv heads in four clusters each: around the first one's keys") for i, p in enumerate((0, 4095, 4096, 8999))),
     far(1, 20000, 8, 2, 128, "bf16", [19990], more=LSE, note="more than a lap of clusters"),
     far(1, 33500, 8, 1, 128, "f16", [33400], more=LSE, values={"q": lambda rng, shape: 8 * rng.standard_normal(shape)}, note="one kv head in eight clusters; largest scores lie apart"),
     far(4, 12400, 12, 4, 128, "bf16", [0, 4095, 4096, 12350], more=LSE, note="positions of several clusters in a tile"),

@@ -110,7 +110,7 @@ CASES = [
     case(4, 8, 1, 256, 200, "bf16", {"stable": True, "norm_plus_one": True}, norms=("f32", "bf16"), more=("out_scale",), ranges={"out_scale": (0.01, 0.02)}),
     case(12, 4, 2, 64, 60, "bf16", {"stable": True, "softcap": 8.0}, S=12, note="in two parts"),
     # Long caches of one sequence whose few kv heads have several clusters each, in two parts; a short one has one.
-    *(case(1, 8, 2, 128, 8800, "bf16", {"stable": True}, norms=BF, pos=[p], more=("words", "lse"), values={"k_cache": unwritten([p]), "v_cache": unwritten([p])}) for p in (4095, 4096, 8790)),
+    *(case(1, 8, 2, 128, 8800 + i, "bf16", {"stable": True}, norms=BF, pos=[p], more=("words", "lse"), values={"k_cache": unwritten([p]), "v_cache": unwritten([p])}) for i, p in enumerate((4095, 4096, 8790))),
     case(3, 8, 2, 128, 64, "bf16", S=1, P=150, norms=BF, slots=[0, 0, 0], pos=[8190, 8191, 8192], more=("words", "lse"), note="drafts over a long cache of pages"),
     case(1, 8, 2, 128, 300, "bf16", norms=BF, more=("words",)),
 ]
