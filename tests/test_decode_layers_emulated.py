@@ -40,6 +40,16 @@ def build(folder, kernel, policy, edit=lambda path, text: text):
     return ctypes.CDLL(library)
 
 
+def planted(file, right, wrong):
+    """An edit of build(): a fault in one of the kernel's sources."""
+    def edit(path, text):
+        if path.endswith(f"/{file}.cuh"):
+            assert text.count(right) == 1
+            return text.replace(right, wrong)
+        return text
+    return edit
+
+
 def policy(shape):
     heads, M, blocks = SHAPES[shape]
     return f"DecodeCrossPolicy{{{heads * 64}, {heads}, {M}, {blocks}}}"
@@ -191,13 +201,7 @@ def test_nothing_without_a_place(kernel, what, at):
     ("decode_layers_cross", "bias = next_bias;\n  }", "}"),
 ])
 def test_planted_faults_are_seen(tmp_path, file, right, wrong):
-    def edit(path, text):
-        if path.endswith(f"/{file}.cuh"):
-            assert text.count(right) == 1
-            return text.replace(right, wrong)
-        return text
-
-    broken = build(tmp_path, "decode_layers_cross", policy("two"), edit)
+    broken = build(tmp_path, "decode_layers_cross", policy("two"), planted(file, right, wrong))
     with pytest.raises(AssertionError):
         step = Step(lambda shape: broken, "two", N=3, P=128)
         for pos in (70, 71, 72, 73):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ref import decode_layers as reference
 from tests.ref.common import Inputs
-from tests.test_decode_layers_emulated import bits_of, build, values_of
+from tests.test_decode_layers_emulated import bits_of, build, planted, values_of
 
 # hidden, query heads, kv heads, head, mlp, blocks, bytes of a weight, norms of heads, biases
 SHAPES = {
@@ -121,13 +121,7 @@ def test_a_code_without_a_number_shows(kernel):
     ("decode_layers", "P.bytes == 1 ? sum * scale[i] : sum", "P.bytes == 1 ? sum * scale[0] : sum"),
 ])
 def test_planted_faults_are_seen(tmp_path, file, right, wrong):
-    def edit(path, text):
-        if path.endswith(f"/{file}.cuh"):
-            assert text.count(right) == 1
-            return text.replace(right, wrong)
-        return text
-
-    broken = build(tmp_path, "decode_layers", policy("odd"), edit)
+    broken = build(tmp_path, "decode_layers", policy("odd"), planted(file, right, wrong))
     with pytest.raises(AssertionError):
         step = Step(broken, "odd")
         for pos in (70, 71):
