@@ -1,6 +1,7 @@
 """The merge of attention's clusters without a GPU: its own source, all its warps on the host (tests/emulated/blocks.h), writes that land late and in any
 order. What the host cannot show is what a compiler makes of the fences, and time."""
 import ctypes
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import vivace
 from tests.ref.attention import words_of
 from vivace import ops
 from vivace.errors import InvalidDTypeError, InvalidShapeError
@@ -160,3 +162,16 @@ def test_refused():
         call(np.zeros(room - 1, np.int32))
     with pytest.raises(InvalidDTypeError, match="words"):
         call(np.zeros(room, np.float32))
+
+
+def test_decoders_bring_words_where_they_help(tmp_path):
+    """One sequence of more than 8192 places, few kv heads of more than 64 in 16 bits; answers on the host are the same."""
+    shape = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 300}
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((ROOT / "bench/configs/qwen3-0.6b/config.json").read_text()) | shape))
+    said = set()
+    for wanted, options in ((1, {}), (1, {"num_kv_blocks": 150}), (0, {"context": 8192}), (0, {"max_batch": 2}), (0, {"kv_dtype": "e4m3"})):
+        with vivace.load_model(tmp_path, device="cpu", precision="bf16", random_weights=True, **{"max_batch": 1, "context": 9000} | options) as model:
+            assert [b for name, b in model.memory() if name == "attention_words"] == [4 * words_of(16, 4, 2, 128)] * wanted, options
+            if "kv_dtype" not in options:
+                said.add(tuple(model.generate_ids(list(range(50)), max_tokens=8).tokens))
+    assert len(said) == 1

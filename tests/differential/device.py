@@ -18,6 +18,7 @@ from tests.op_data import DTYPES, is_block, valid_rows
 NAME = os.environ["VIVACE_TEST_DEVICE"].removeprefix("torch-")
 ROOM = 96 << 20   # bytes of a batch's memory
 MOST_CALLS = 48   # of a batch
+LONGEST_BATCH = 5.0  # seconds of issuing, by the batch before: a process can end only between batches
 LOST = 3          # exit status of a process whose GPU does not answer any more
 COMPILING = 0.15  # of a process's time, at most: kernels beyond the table are compiled at their first call
 LAST = 0.75       # of a run after which nothing new is compiled
@@ -94,7 +95,7 @@ class Batch:
         self.sent, self.back = (torch.empty(room, dtype=torch.uint8, pin_memory=pin) for _ in range(2))
         self.before, self.after = self.sent.numpy(), self.back.numpy()
         self.room, self.used, self.entries = room, 0, []
-        self.issuing = 0.0  # seconds: what is compiled, is compiled there
+        self.issuing = self.each = 0.0  # seconds: what is compiled, is compiled there; a call of the batch before
 
     def reset(self):
         self.used, self.entries = 0, []
@@ -118,7 +119,9 @@ class Batch:
             begin = time.monotonic()
             for call, _, memory in self.entries:
                 said.append(issue(call, arrays(self.there, memory)))
-            self.issuing += time.monotonic() - begin
+            taken = time.monotonic() - begin
+            self.issuing += taken
+            self.each = taken / len(self.entries)
             self.back[:n].copy_(self.there[:n], non_blocking=True)
             if NAME != "cpu":
                 torch.cuda.synchronize()
@@ -184,7 +187,7 @@ class DeviceWorker(Worker):
                 tally.refused["larger than a batch's memory"] += 1
                 return
         self.waiting.append((op, seed, call))
-        if len(self.waiting) >= MOST_CALLS:
+        if len(self.waiting) >= MOST_CALLS or len(self.waiting) * self.batch.each > LONGEST_BATCH:
             self.flush()
 
     def flush(self):

@@ -3,6 +3,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/models/decoder/decoder_model.h"
+#include "vivace/ops/attention_gpu.h"
 
 namespace vivace::models::decoder {
 
@@ -93,6 +94,9 @@ void DecoderModel::declare_buffers() {
     declare("kv_codes", DType::e4m3, Shape(T, 2 * c.kv_width()), &b.kv_codes);
   }
   if (launches_.empty()) declare("decode_words", i32, Shape(decode_words(c)), &b.decode_words);
+  if (kv_dtype_ == act && ops::AttentionGpu::wants_words(S, L, c.kv_heads, c.head_dim))
+    declare("attention_words", i32,
+            Shape(kernels::AttentionArgs::words_of(T, c.heads, c.kv_heads, c.head_dim)), &b.attention_words);
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
   const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
                                         : Shape(S, L, c.kv_heads, c.head_dim);

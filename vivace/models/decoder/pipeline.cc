@@ -194,6 +194,7 @@ class Step {
                        .page_table = b_.page_table,
                        .rows = in_.rows,
                        .out_scale = entering.scale,
+                       .words = b_.attention_words,
                        .stable = captured_}));  // earlier steps wrote the past, the host or they the places
     if (gates > 0) VV_TRY(gate(attended, heads(columns(all, nq + 2 * nk, nq), c_.heads), "sigmoid"));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));

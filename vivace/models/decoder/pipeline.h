@@ -75,6 +75,7 @@ struct StepBuffers {
                                                      // the first also where norms are taken behind
   Tensor squares;  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
   Tensor decode_words;             // i32: what decode_layers keeps between steps; or absent
+  Tensor attention_words;          // i32: in which clusters of attention's blocks meet; or absent
   Tensor site_scale;               // f32 a site: ActQuant::per_tensor
   // Of models that see: M rows of images' tokens.
   Tensor mixed;                // [M + T, H] images' tokens, then the step's words

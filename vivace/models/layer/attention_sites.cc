@@ -41,6 +41,7 @@ Status AttentionSites::attend(ops::Recorder& rec, int site, int64_t layer, const
            {"out", rows.out},
            {"out_scale", rows.out_scale},
            {"lse", rows.lse},
+           {"words", rows.words},
            {"rows", rows.rows}},
           {{"mask", s.mask}, {"window", s.window}, {"softcap", s.softcap}, {"scale", scale}, {"layout", s.layout}});
   return done.ok() ? Status() : std::move(done).with_context("attention site " + s.name);
@@ -147,6 +148,7 @@ Status AttentionSites::run(ops::Recorder& rec, int site, int64_t layer, const Pr
                      {"out", rows.out},
                      {"out_scale", rows.out_scale},
                      {"lse", rows.lse},
+                     {"words", rows.words},
                      {"rows", rows.rows}},
                     {{"style", from.style},
                      {"attn_factor", from.attn_factor},

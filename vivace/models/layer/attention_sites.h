@@ -27,6 +27,7 @@ struct Attending {
   Tensor page_table = {};           // [S, P] i32: then k and v of a layer are pages
   Tensor lse = {}, rows = {};       // [T, Hq] f32, [1] i32
   Tensor out_scale = {};            // [1] f32 of an out in e4m3
+  Tensor words = {};                // i32: see ops::attention
   bool stable = false;              // of projections in one op: see ops::rope_attention
 };
 

@@ -104,6 +104,8 @@ void FlowPolicy::declare_own() {
     declare("expert.squares", f32, Shape(B * A, (H + 7) / 8), &b.expert.squares);
   if (!folds) return;
   declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
+  declare("unturned", f32, Shape(B * A, 1, c.expert.head_dim), &b.unturned);
+  declare("angles", f32, Shape(B * A, 2, c.expert.head_dim / 2), &b.angles);
   b.attn_shift.resize(b.attn_ada.size());
   b.mlp_shift.resize(b.attn_ada.size());
   for (size_t i = 0; i < b.attn_ada.size(); ++i) {
@@ -148,6 +150,13 @@ Status FlowPolicy::start() {
   VV_TRY(action_in_.open(*runtime_, "action inputs"));
   VV_ASSIGN(timer_, engine::GpuTimer::open(runtime_->stream()));
   VV_ASSIGN(result_, runtime_->reserve_shared("actions", static_cast<size_t>(action_.x.span_bytes())));
+  if (const Tensor& t = buffers_.unturned; t.present()) {
+    std::vector<float> rows(static_cast<size_t>(t.shape.elements()));
+    const int64_t D = t.shape[2];
+    for (int64_t row = 0; row < t.shape[0]; ++row) std::fill_n(rows.begin() + row * D, D / 2, 1.0f);
+    const engine::Upload one[] = {{t.data, rows.data(), rows.size() * sizeof(float)}};
+    VV_TRY(runtime_->upload(one));
+  }
   return make_tables();
 }
 

@@ -163,6 +163,11 @@ class GraphBuilder {
     const bool adaptive = c_.has(kAdaNorm);
     const Tensor slot = slots(in.slot);
     op_.rows = {};
+    if (folds())  // of all steps and layers
+      VV_TRY(rec_(ops::rope, {{"x", b_.unturned},
+                              {"inv_freq", b_.inv_freq},
+                              {"pos", in.pos},
+                              {"out", as(b_.angles, b_.unturned.shape)}}));
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
       const auto now = [&](const Tensor& table) {
@@ -310,6 +315,19 @@ class GraphBuilder {
                        .out_scale = out.scale});
   }
 
+  /// From queries, with keys and values in their cache, to what attention makes of them.
+  Status attend_turned(const TowerBuffers& b, const Sight& s, const Rows& out) {
+    return sites_.run(rec_, s.site, static_cast<int64_t>(s.layer),
+                      {.q = b.q,
+                       .out = heads(out.x, b.attended.shape[1]),
+                       .pos = sites_[s.site].mask == "full" ? Tensor{} : s.pos,
+                       .slot = s.slot,
+                       .length = s.length,
+                       .prefix = s.prefix,
+                       .rows = op_.rows,
+                       .out_scale = out.scale});
+  }
+
   /// Which observation each row is of; of one there is nothing to look up, which attention would wait for.
   Tensor slots(const Tensor& slot) const { return x_.batch > 1 ? slot : Tensor{}; }
 
@@ -348,9 +366,9 @@ class GraphBuilder {
       VV_TRY(op_.defer_norm(b.hidden, {.ada = attn}, deferred(at_.expert(i, 0))));
       VV_TRY(in_.entered(at_.expert(i, 0), b.normed));
     }
-    VV_TRY(op_.linear(deferred(at_.expert(i, 0)), with_shift(w.qkv, b_.attn_shift[i]), b.qkv));
+    VV_TRY(turned_heads(deferred(at_.expert(i, 0)), with_shift(w.qkv, b_.attn_shift[i]), sight, step == 0 && i == 0));
     const Rows attended = attended_rows(b, w, at_.expert(i, 1));
-    VV_TRY(attention(b, sight, attended));
+    VV_TRY(attend_turned(b, sight, attended));
     VV_TRY(in_.entered(at_.expert(i, 1), attended.x));
     VV_TRY(onto(attended, w.o, attn, mlp, at_.expert(i, 2)));
     const Rows inner = in_.activated(b, b.mlp, at_.expert(i, 3));
@@ -358,6 +376,32 @@ class GraphBuilder {
     VV_TRY(in_.entered(at_.expert(i, 3), inner.x));
     if (i + 1 < w_.expert.size()) return onto(inner, w.down, mlp, now(b_.attn_ada[i + 1]), at_.expert(i + 1, 0));
     return op_.linear(inner, w.down, b.hidden, {.residual = b.hidden, .gate = mlp.gate});
+  }
+
+  /// Queries, keys and values of rows whose norm is deferred, turned, where attention finds them. Angles, positions and
+  /// slots are read ahead: a call's first waits for all that is queued, and no later one runs before it.
+  Status turned_heads(const Rows& x, const Matrix& m, const Sight& s, bool first) {
+    const TowerBuffers& b = b_.expert;
+    ops::Recorder ordered(rec_.stream());
+    ops::Recorder& rec = first && !rec_.observed() ? ordered : rec_;  // an observer sees parts, which do not read ahead
+    return rec(ops::rms_gemm_rope,
+               {{"x", x.x},
+                {"squares", x.squares},
+                {"row_scale", x.factors},
+                {"x_scale", x.scale},
+                {"w", m.w},
+                {"w_row_scale", m.scale.row},
+                {"w_scale", m.scale.whole},
+                {"bias", m.bias},
+                {"qkv", b.qkv},
+                {"q", b.q},
+                {"k_cache", b_.k_cache[s.layer]},
+                {"v_cache", b_.v_cache[s.layer]},
+                {"pos", s.pos},
+                {"slot", s.slot},
+                {"angles", b_.angles},
+                {"rows", op_.rows}},
+               {{"eps", c_.eps}});
   }
 
   /// Where a norm stands before its product and somebody looks at what enters: the rows that would be without it, which

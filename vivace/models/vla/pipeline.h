@@ -63,6 +63,8 @@ struct PolicyBuffers {
   Tensor patches;                        // [B V n, padded patch] act
   Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 images
   Tensor inv_freq;                       // [D / 2] f32
+  Tensor unturned, angles;  // [B A, 1, D], D / 2 ones and as many zeros, and [B A, 2, D / 2] f32: what rope makes of
+                            // them at actions' positions; absent where norms come before products
   Tensor act_scales;                     // [places] f32, of a plan with fixed scales
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor shuffle, in_order;              // [B V n] i32: patches as tokens take them; [B V tokens] i32: 0, 1, ...
