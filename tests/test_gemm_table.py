@@ -107,6 +107,9 @@ def test_cases_take_the_tiles_of_gemm_widened(op, tiles):
     cases = [c for c in reference(op).CASES if c.dims["T"] > 64 and c.dtypes["x"] == "bf16" and c.dtypes["w"] not in ("bf16", "f16", "f32")]
     picked = [_core.picked_kernel(op, 90, **Run(op, c, contents(op, c, "normal")).arguments()) for c in cases]
     assert {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"gemm_mixed_input<.*GemmWgmma{(\d+), (\d+),", k))} >= tiles
+    if op == "gemm":  # tiles of weights in registers, and whether outputs leave beside the next tile's products
+        held = {(int(m[1]), int(m[2]), m[3] != "0") for k in picked if (m := re.search(r"gemm_mixed_held<.*GemmWgmma{(\d+), (\d+), .*, 0, 0, (\d+), false, true}", k))}
+        assert held == {(192, 128, False)} | {(r, t, s) for r, t in ((64, 128), (128, 128), (64, 256), (128, 256)) for s in (False, True)}
 
 
 def test_cases_take_the_rings_of_x():

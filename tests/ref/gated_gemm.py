@@ -87,9 +87,9 @@ CASES = [
            positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (2 * n, 66)}) for t, n, act in ((100, 80, "silu"), (90, 51, "gelu_tanh"))],
     Case({"T": 100, "N": 72, "K": 288}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, distributions=("normal",),
          positive=("w_block_scale", "out_scale"), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (144, 9), "w_block_zero": (144, 9)}, rows=60),
-    # Tiles of 128 rows, and of 64 beside 256 tokens.
-    *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, {"act": "silu"}, distributions=("normal",),
-           positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (2 * n, 16)}) for t, n in ((90, 4256), (500, 4160), (500, 2000))],
+    # Tiles of 128 rows, and of 64 beside 256 tokens; weights in registers, whose scales are of pairs of rows.
+    *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, {"act": "silu"}, distributions=("normal",),
+           positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (2 * n, k // 16)}) for t, n, k in ((90, 4256, 288), (500, 4160, 288), (500, 2000, 288), (140, 1000, 768))],
     Case({"T": 500, "N": 4160, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "e4m3", "out_scale": "f32"}, {"act": "gelu_tanh"}, distributions=("normal",), positive=("out_scale",)),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
 ]

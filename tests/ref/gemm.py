@@ -308,8 +308,19 @@ CASES = [
     Case({"T": 250, "N": 4000, "K": 512}, {"x": "bf16", "w": "q4_1", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=100),
     # Enough outputs for tiles of 128 rows, and of 64 beside 192 and 256 tokens, in formats of each kind.
     *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": w, "out": "bf16"}, distributions=("normal",), note=note)
-      for t, n, w, note in ((90, 8512, "q4_k", "tiles of 128 x 128"), (90, 8512, "q4_1", "tiles of 128 x 128"), (500, 8320, "q8_0", "tiles of 128 x 256"), (500, 8320, "q5_k", "tiles of 128 x 256"), (500, 4000, "q4_0", "tiles of 64 x 256"))],
-    Case({"T": 380, "N": 4000, "K": 256}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), positive=("w_row_scale",), rows=370, note="tiles of 64 x 192"),
+      for t, n, w, note in ((90, 8512, "q4_1", "tiles of 128 x 128"), (500, 8320, "q5_k", "tiles of 128 x 256"))],
+    Case({"T": 380, "N": 4000, "K": 256}, {"x": "bf16", "w": "q5_1", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=370, note="tiles of 64 x 192"),
+    Case({"T": 380, "N": 8320, "K": 256}, {"x": "bf16", "w": "q4_1", "out": "bf16"}, distributions=("normal",), note="tiles of 128 x 192"),
+    # Weights dequantized in registers: each tile, with outputs that leave beside the next one's products; parts of a copy of 256 elements and of 128 at the end of K;
+    # a first tile that no token has.
+    *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": w, "out": "bf16"} | more, distributions=("normal",), note=f"in registers, {note}")
+      for t, n, k, w, more, note in ((384, 4096, 1024, "q4_k", {"bias": "f32"}, "128 x 128"), (256, 16800, 512, "q8_0", {"residual": "bf16"}, "128 x 128, staged"),
+                                     (256, 8400, 1024, "q4_0", {"residual": "bf16"}, "64 x 256"), (256, 17000, 2048, "q4_k", {}, "64 x 256, staged"),
+                                     (250, 16800, 2048, "q4_0", {}, "128 x 256"), (256, 33000, 1024, "q8_0", {}, "128 x 256, staged"))],
+    *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": w, "w_row_scale": "f32", "out": "bf16"} | more, distributions=("normal",), positive=("w_row_scale",), ranges={"w": (-128, 128)} if w == "i8" else {},
+           rows=rows, note=f"in registers, {note}")
+      for t, n, k, w, more, rows, note in ((130, 260, 720, "e4m3", {"residual": "bf16"}, None, "K ends within a copy"), (90, 17000, 208, "i8", {"rows": "i32"}, 0, "no token is there"),
+                                           (380, 4000, 256, "e4m3", {"residual": "bf16", "rows": "i32"}, 370, "64 x 128"))],
     *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
            shapes={"w_block_scale": (n, 16)}, note=note) for t, n, note in ((90, 8512, "tiles of 128 x 128"), (500, 8320, "tiles of 128 x 256"), (500, 4000, "tiles of 64 x 256"))],
     *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)},

@@ -78,6 +78,41 @@ struct GemmGpu {
     if (p.rows == 128) return 850 + 5 * p.tokens / 2;
     return MixedInput::groups(p) > 1 ? 670 : 750 + p.tokens;
   }
+  /// Tiles of gemm_mixed_held: rows and tokens, and the cycles of a step and of a tile beside its steps.
+  struct HeldTile {
+    int rows, tokens;
+    int64_t step, tile;
+  };
+  static constexpr HeldTile kHeldTiles[] = {
+      {64, 128, 511, 500}, {128, 128, 810, 2300}, {192, 128, 1114, 6000}, {64, 256, 711, 3300}, {128, 256, 1180, 9500}};
+  static bool holds(const Args& a) {
+    if (a.w_dtype == DType::e2m1)
+      return a.block_group == 16 && a.scale_dtype == DType::e4m3 && a.block_rows == 1 && a.w_block_zero == nullptr &&
+             a.K % 256 == 0 && vectorizable(a.w_block_scale, a.block_stride, a.scale_dtype, 16);
+    return MixedInput::holds(a.w_dtype) && a.block_group == 0 && a.w_block_zero == nullptr;
+  }
+  /// The tile of gemm_mixed_held that takes the fewest cycles.
+  static Status pick_mixed_held(const Args& a, int sm_count, Key* k) {
+    k->kind = Kind::mixed_input;
+    int64_t least = INT64_MAX;
+    for (const HeldTile& t : kHeldTiles) {
+      Wgmma p{t.rows, t.tokens, 0, 1, 1, 1, false, true, 1, 0};
+      p.held = true, p.epilogue = gemm_epilogue(a, p);
+      const int raw = t.rows == 64 ? 4 : MixedInput::held_row_bytes(a.w_dtype) > 144 ? 2 : 3;
+      const MixedInput q{raw, a.block_group, a.scale_dtype, false, true};
+      const int64_t tiles_t = (a.T + t.tokens - 1) / t.tokens, tiles = tiles_t * ((a.N + t.rows - 1) / t.rows),
+                    waves = (tiles + sm_count - 1) / sm_count;
+      // Outputs leave beside the products of the tile that follows.
+      if (waves > 1 && p.epilogue != kernels::kEpilogueAny && p.groups() <= 2) p.staged = p.second();
+      p = ringed(p, q, a.w_dtype);
+      if (p.stages < 3) p.staged = 0, p = ringed(p, q, a.w_dtype);
+      // Tokens that are not there take TMA longer than those that are: 384 in tiles of 256 46 us, 512 26.
+      const int64_t step = t.step + (tiles_t * t.tokens - a.T) * (t.tokens == 256 ? 5 : 1);
+      const int64_t cycles = waves * ((a.K + 63) / 64 * step + t.tile);
+      if (cycles < least) least = cycles, k->wgmma = p, k->mixed_input = q;
+    }
+    return {};
+  }
   /// The tile of gemm_mixed_input that takes the fewest cycles: bits are the same in all. q4_0, 4096 x 12288, tiles of
   /// 128 rows and of 64: T = 128 124 us and 71, 256 125 and 72, 512 127 and 106.
   static Status pick_mixed_input(const Args& a, int sm_count, Key* k) {
@@ -151,7 +186,7 @@ struct GemmGpu {
     const int sm_count = arch.multiprocessors > 0 ? arch.multiprocessors : GemmTiles::kSmCount;
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
     if (has_mixed_input(a, arch)) {
-      VV_TRY(pick_mixed_input(a, sm_count, &k));
+      VV_TRY(holds(a) ? pick_mixed_held(a, sm_count, &k) : pick_mixed_input(a, sm_count, &k));
       return k;
     }
     if (is_weight_only(a)) {
@@ -204,7 +239,8 @@ struct GemmGpu {
   static bool general(Key* k) {
     if (k->kind == Kind::mixed_input) {
       if (k->wgmma.rows == 128 && k->wgmma.tokens == 128 && k->wgmma.epilogue == kernels::kEpilogueAny) return false;
-      k->wgmma.rows = k->wgmma.tokens = 128, k->wgmma.epilogue = kernels::kEpilogueAny, k->mixed_input.raw = 2;
+      k->wgmma.rows = k->wgmma.tokens = 128, k->wgmma.epilogue = kernels::kEpilogueAny;
+      k->wgmma.staged = 0, k->mixed_input.raw = k->mixed_input.held ? 3 : 2;
       k->wgmma = ringed(k->wgmma, k->mixed_input, k->w);
       return true;
     }
@@ -233,6 +269,12 @@ struct GemmGpu {
             k.wgmma.multicast_x, k.wgmma.multicast_w, flag(k.wgmma.promote), flag(k.wgmma.aligned),
             k.wgmma.splits_per_block, k.wgmma.epilogue, k.wgmma.staged, also(k.wgmma.by_column));
       case Kind::mixed_input:
+        if (k.mixed_input.held)
+          return kernel_expression(
+              "gemm_mixed_held<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, "
+              "%d, 0, 0, %d, false, true}, vivace::kernels::GemmMixedInput{%d, %d, vivace::DType::%s, false, true}>",
+              name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.epilogue,
+              k.wgmma.staged, k.mixed_input.raw, k.mixed_input.group, name(k.mixed_input.scale));
         return kernel_expression(
             "gemm_mixed_input<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, "
             "%d}, vivace::kernels::GemmMixedInput{%d, %d, vivace::DType::%s, %s}>",
@@ -262,7 +304,7 @@ struct GemmGpu {
     } else if (k.kind == Kind::wgmma || k.kind == Kind::mixed_input) {
       const Wgmma& p = k.wgmma;
       grid = tiles(a.T, int64_t{p.tokens} * p.multicast_w) * tiles(a.N, int64_t{p.rows} * p.multicast_x) * p.cluster();
-      launch->block[0] = static_cast<uint32_t>(k.kind == Kind::mixed_input ? MixedInput::threads(p) : p.threads());
+      launch->block[0] = static_cast<uint32_t>(k.kind == Kind::mixed_input ? k.mixed_input.threads(p) : p.threads());
       launch->cluster = static_cast<uint32_t>(p.cluster());
       launch->smem_bytes =
           static_cast<uint32_t>(k.kind == Kind::mixed_input ? k.mixed_input.smem_bytes(p, k.w) : p.smem_bytes());
@@ -292,14 +334,19 @@ struct GemmGpu {
     kernels::GemmWgmmaArgs args{};
     if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.multicast_x, &args.x_map));
+      const bool held = k.kind == Kind::mixed_input && k.mixed_input.held;
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
+      else if (held && !is_block(a.w_dtype))  // bytes, in the swizzle
+        VV_TRY(map(paired(a, p), a.w, a.N, row_bytes(a.w_dtype, a.K), row_bytes(a.w_dtype, a.w_stride), DType::i8,
+                   p.rows, &args.w_map));
       else
         VV_TRY(device::encode_map(device::WordMapShape{.data = a.w,
                                                        .rows = a.N,
                                                        .words = row_bytes(a.w_dtype, a.K) / 4,
                                                        .pitch = row_bytes(a.w_dtype, a.w_stride),
-                                                       .box_rows = MixedInput::warp_rows(p),
-                                                       .box_words = MixedInput::pitch(a.w_dtype) / 4,
+                                                       .box_rows = held ? p.rows : MixedInput::warp_rows(p),
+                                                       .box_words = (held ? MixedInput::held_row_bytes(a.w_dtype)
+                                                                          : MixedInput::pitch(a.w_dtype)) / 4,
                                                        .paired = paired(a, p)},
                                   &args.w_map));
       if (p.has(kernels::kEpilogueResidual) && !p.direct())
@@ -319,7 +366,7 @@ struct GemmGpu {
                                 &args.out_map));
     }
     args.g = a;
-    if (k.kind == Kind::mixed_input && k.mixed_input.folds(k.w)) args.g.alpha *= 128.0f;
+    if (k.kind == Kind::mixed_input) args.g.alpha *= k.mixed_input.lift(k.w);
     launch->set_args(args);
     if (p.parts() == 1) {
       launch->grid[0] =
@@ -400,17 +447,18 @@ struct GemmGpu {
  protected:
   template <class Visit>
   static void mixed_input_instance(Visit& visit, DType w, int64_t T, bool residual, int group, DType scale, bool zeros,
-                                   bool gated = false) {
+                                   bool gated = false, int K = 4096) {
     static const char kAligned[16] = {};
     Args a{};
     a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr,
     a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
-    a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
+    a.T = static_cast<int32_t>(T), a.N = 4096, a.K = K, a.block_group = group, a.block_rows = 1, a.block_stride = 4096;
     a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
     a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
     if (gated) a.gated = true, a.epilogue = kernels::Activation::silu;
     Key k{Kind::mixed_input, a.x_dtype, w, a.out_dtype, {}, {}, {}};
-    if (!pick_mixed_input(a, GemmTiles::kSmCount, &k).ok()) return;
+    if (!(holds(a) ? pick_mixed_held(a, GemmTiles::kSmCount, &k) : pick_mixed_input(a, GemmTiles::kSmCount, &k)).ok())
+      return;
     visit(k);
     if (!residual && !gated && T == 100 && general(&k)) visit(k);
   }
@@ -458,6 +506,7 @@ struct GemmGpu {
     one(DType::q4_0, 520, true, 0, DType::f32, false);
     one(DType::e2m1, 520, false, 16, DType::e4m3, false);
     one(DType::e2m1, 100, true, 16, DType::e4m3, false);
+    mixed_input_instance(visit, DType::e2m1, 100, false, 16, DType::e4m3, false, false, 4128);  // not held
     one(DType::i4, 100, false, 128, DType::bf16, true);
     one(DType::i8, 100, false, 128, DType::f16, false);
   }

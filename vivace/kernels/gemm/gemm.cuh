@@ -6,3 +6,4 @@
 #include "vivace/kernels/gemm/tile.cuh"
 #include "vivace/kernels/gemm/wgmma.cuh"
 #include "vivace/kernels/gemm/mixed_input.cuh"
+#include "vivace/kernels/gemm/mixed_held.cuh"

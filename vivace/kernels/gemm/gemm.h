@@ -108,15 +108,19 @@ struct GemmWgmma {
   // of the ring. 0: the consumer warps store.
   int32_t staged = 0;
   bool by_column = false;  // w is [K, N], of 16 bits, and loaded by TMA
+  bool held = false;       // W comes another way and is in registers when it is multiplied: stages are of x alone
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
-  // A warp that loads, and one that stores; a group of warps where the consumers need most of the registers.
+  // A warp that loads, or two where W is held, and one that stores; a group of warps where the consumers need most of
+  // the registers.
   VV_HD constexpr bool wide() const { return rows >= 128 && tokens > 64; }
-  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : staged > 0 ? 64 : 32); }
+  VV_HD constexpr int threads() const {
+    return 2 * rows + (wide() ? 128 : 32 + (held ? 32 : 0) + (staged > 0 ? 32 : 0));
+  }
   VV_HD constexpr int parts() const { return split / splits_per_block; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * multicast_x * multicast_w; }
-  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
+  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + (held ? 0 : rows)) * 128; }
   VV_HD constexpr int panel_bytes() const {
     return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024;
   }

@@ -170,9 +170,10 @@ struct WgmmaPipeline {
 
 /// What a consumer warpgroup does with whole sums, and where it does it: by any way that serves P.epilogue.
 /// args: what has the parts of the epilogue that P asks for beside `a`.
-template <class T, class Out, GemmWgmma P, class Args>
+/// Products: WgmmaPipeline, or what has the same for W in registers. sums: what lies behind the ring and its barriers.
+template <class T, class Out, GemmWgmma P, class Args, class Products>
 __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaTileCoord<T, P> coord,
-                                              WgmmaPipeline<T, P>& pipeline, unsigned char* sums, uint32_t merged) {
+                                              Products& pipeline, unsigned char* sums, uint32_t merged) {
   constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1,
                  kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(),
                  kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext),
@@ -250,6 +251,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   bool normed = !P.has(kEpilogueTokenNorms);
   bool next = counted && !coord.narrow(M, stride, &i);
   if (next) {
+    if constexpr (P.held) pipeline.skip(coord);
     for (int k = coord.ahead(); k > 0; --k, pipeline.advance()) pipeline.wait(), pipeline.release(pipeline.at.stage);
     if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
   }
@@ -275,6 +277,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       }
     }
     float acc[P.tokens / 2];
+    if constexpr (P.held) pipeline.aim(rows0);
     pipeline.multiply_tile(coord, acc);
     if constexpr (kFast) out.ready();
     if constexpr (P.has(kEpilogueTokenNorms)) {
@@ -371,7 +374,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         if constexpr (kNext) then[0].leave(args.next, next_scale, then + p, {n < a.N ? M - t : 0}, word);
       }
     } else if constexpr (P.staged > 0) {
-      WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).leave(out, pipeline, acc, t0, rows0, M, before);
+      WgmmaTmaStore<T, Out, P>(sums - P.stages * (P.stage_bytes() + 16) - 16, merged)
+          .leave(out, pipeline, acc, t0, rows0, M, before);
       before ^= 1;
     } else {
       uint32_t residual = 0;
@@ -391,9 +395,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   }
 }
 
-template <class T, class Out, GemmWgmma P>
+template <class T, class Out, GemmWgmma P, class Products>
 __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaTileCoord<T, P>& coord,
-                                              WgmmaPipeline<T, P>& pipeline, unsigned char* sums, uint32_t merged) {
+                                              Products& pipeline, unsigned char* sums, uint32_t merged) {
   wgmma_consume<T, Out, P>(a, a, coord, pipeline, sums, merged);
 }
 

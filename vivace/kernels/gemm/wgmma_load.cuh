@@ -31,6 +31,7 @@ struct WgmmaTileCoord {
     tiles_n = (a.N + P.rows * P.multicast_x - 1) / (P.rows * P.multicast_x);
     first_step = cut(part * P.splits_per_block);
     steps = cut((part + 1) * P.splits_per_block) - first_step;
+    if constexpr (P.held) steps = (steps + 1) / 2 * 2;  // in pairs; the last may lie behind K, where x is zero
   }
   /// The blocks that this one's stages come from and that it sends to: the i-th of multicast_x + multicast_w - 1,
   /// itself among them.
@@ -52,7 +53,7 @@ struct WgmmaTileCoord {
     *n0 = (left / width * P.multicast_x + of_x) * P.rows;
   }
   /// Steps of a block's first tile whose weights are on their way before the number of valid tokens is known.
-  __device__ __forceinline__ int ahead() const { return P.aligned ? min(P.stages, steps) : 0; }
+  __device__ __forceinline__ int ahead() const { return P.aligned && !P.held ? min(P.stages, steps) : 0; }
   /// Leaves out tiles of no valid token, once M is known. A cluster keeps its first tile, *i of the first `stride`, if
   /// that has valid tokens; else (false) it only takes what is on its way, and then its turn among those that are left.
   __device__ __forceinline__ bool narrow(int M, int stride, int* i) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
   };
   const auto load_x = [&](int stage, int step, int t0) {
     if constexpr (P.panel == 0) {
-      const uint32_t to = base + stage * P.stage_bytes() + (P.rows + coord.of_x * kXRows) * 128;
+      const uint32_t to = base + stage * P.stage_bytes() + ((P.held ? 0 : P.rows) + coord.of_x * kXRows) * 128;
       const int k = (coord.first_step + step) * coord.kStep, t = t0 + coord.of_x * kXRows;
       if constexpr (P.multicast_x > 1)
         ptx::tma_load_multicast(
@@ -172,7 +173,7 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
     for (; k < coord.steps; ++k, advance()) {
       ring.producer_acquire(at);
       ring.producer_expect(at.stage, P.stage_bytes());
-      load_w(at.stage, k, n0);
+      if constexpr (!P.held) load_w(at.stage, k, n0);
       load_x(at.stage, k, t0);
     }
     if constexpr (P.direct()) continue;

@@ -16,7 +16,7 @@ struct WgmmaTmaStore {
   static constexpr int kRow = wgmma_row_bytes<Out, P>(), kSecond = P.second(), kFirst = P.tokens - kSecond;
   static constexpr int kPeers = P.multicast_x + P.multicast_w - 1;
   static constexpr int kSlots = kBorrows ? 1 + kResidual : kResidual * P.groups();  // of the ring, a tile's epilogue
-  static_assert(!kBorrows || P.staged == kSecond);
+  static_assert(!kBorrows || (P.staged == kSecond && P.groups() * kSecond * kRow <= P.stage_bytes()));
   static_assert(!kResidual || (kRow == 128 && !P.has(kEpilogueGated)));
 
   unsigned char* smem;  // the ring's

@@ -7,8 +7,7 @@
 // from. q4_0's values are rounded to bf16 there.
 // Chosen when: Hopper, equal 16-bit operands or bf16 with e4m3 or q4_0 weights, rows and experts without gaps.
 #pragma once
-#include "vivace/kernels/gemm/upcast.cuh"
-#include "vivace/kernels/moe/block_pairs.cuh"
+#include "vivace/kernels/gemm/held_weights.cuh"
 #include "vivace/kernels/moe/group_tile.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -133,10 +132,10 @@ struct GroupedProducts {
   /// of such halves: four in one run of code, and the compiler has each product wait for the one before.
   template <int kWidth>
   __device__ __forceinline__ void multiply_held(const GroupStage& tile) {
-    constexpr int kStep = 64 * P.x_runs();
-    const int steps = (a.K + kStep - 1) / kStep, row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    const uint32_t own = threadIdx.x / 128 * (64 * P.row_bytes()) + row * P.row_bytes() + threadIdx.x % 4 * 2 +
-                         (P.four ? 0 : row % 8 * 16);
+    using Rows = HeldWeights<P.four ? DType::q4_0 : DType::e4m3>;
+    static_assert(Rows::kRowBytes == P.row_bytes() && Rows::kElements == 64 * P.x_runs());
+    const int steps = (a.K + Rows::kElements - 1) / Rows::kElements;
+    const uint32_t own = Rows::place();
     const Factors factors(a, tile);  // on their way while the tile is multiplied
     float acc[kWidth / 2];
 #pragma unroll
@@ -149,10 +148,10 @@ struct GroupedProducts {
       const uint32_t stage = base + at.stage * P.stage_bytes();
 #pragma unroll 1
       for (int pair = 0; pair < P.x_runs() / 2; ++pair) {
-        const uint32_t w_at = stage + own + pair * (4 * 18), x = stage + P.w_bytes() + pair * 2 * P.x_run_bytes();
+        const uint32_t x = stage + P.w_bytes() + pair * 2 * P.x_run_bytes();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          dequantize(w_at, half, w[half]);
+          Rows::dequantize(stage + own, pair, half, w[half]);
           const uint64_t first = ptx::wgmma_tile(x + half * P.x_run_bytes());
           ptx::wgmma_fence();
 #pragma unroll
@@ -172,39 +171,9 @@ struct GroupedProducts {
     release(last);
     finish<kWidth>(acc, tile, factors);
   }
-  /// 64 elements of the lane's two rows, eight apart: for each 16 of them, pairs 2c and 2c + 8 on.
-  __device__ __forceinline__ static void dequantize(uint32_t own, int run, uint32_t (&w)[4][4]) {
-    if constexpr (P.four) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (int b = 0; b < 2; ++b) {  // of 32: a byte has elements 16 apart
-          const uint32_t block = own + i * 8 * P.row_bytes() + (2 * run + b) * 18;
-          // The scale lies in front of the row's codes, not of the lane's.
-          const SplitScale scale(ptx::load_half_word(block - threadIdx.x % 4 * 2));
-          uint32_t pair[4];
-          code_pairs(__byte_perm(ptx::load_half_word(block + 2), ptx::load_half_word(block + 10), 0x5140), pair);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) w[2 * b + j % 2][i + j / 2 * 2] = scale.times(pair[j]);
-        }
-    } else {
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {  // 16 bytes a row, swizzled
-        const uint32_t from = own ^ ((4 * run + q) * 16);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) w[q][i] = upcast_pair(ptx::load_half_word(from + i % 2 * 1024 + i / 2 * 8));
-      }
-    }
-  }
   __device__ __forceinline__ void release(int stage) const {
     __syncwarp();  // every lane has read W
     if (threadIdx.x % 32 == 0) ring.consumer_release(stage);
-  }
-  /// Two e4m3 as bf16.
-  __device__ __forceinline__ static uint32_t upcast_pair(uint32_t two) {
-    uint32_t pair, none;
-    upcast_e4m3_as<bf16>(two, pair, none);
-    return pair;
   }
 
   // Of finish(): columns a lane has, those of the warps of 64 rows, and the lane's first of them.

@@ -34,6 +34,18 @@ __device__ __forceinline__ uint32_t load_half_word(uint32_t from) {
   return v;
 }
 
+/// One byte, likewise; and four.
+__device__ __forceinline__ uint32_t load_byte(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_word(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
+  return v;
+}
+
 /// WgmmaHeld of 16 bf16 of K, 32 bytes too; registers as mma16816 has them.
 #define VV_WGMMA_HELD(N, registers, a0, a1, a2, a3, b_at, ...)                                                 \
   template <>                                                                                                  \
@@ -57,15 +69,23 @@ __device__ __forceinline__ uint32_t load_half_word(uint32_t from) {
 #define VV_REG2                                                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define VV_REG3 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 VV_WGMMA_HELD(8, "%0, %1, %2, %3", 4, 5, 6, 7, 8, VV_ACC4(0))
 VV_WGMMA_HELD(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, 11, 12, VV_ACC4(0), VV_ACC4(4))
 VV_WGMMA_HELD(32, VV_REG0, 16, 17, 18, 19, 20, VV_ACC16(0))
 VV_WGMMA_HELD(64, VV_REG0 VV_REG1, 32, 33, 34, 35, 36, VV_ACC16(0), VV_ACC16(16))
 VV_WGMMA_HELD(128, VV_REG0 VV_REG1 VV_REG2, 64, 65, 66, 67, 68, VV_ACC16(0), VV_ACC16(16), VV_ACC16(32), VV_ACC16(48))
+VV_WGMMA_HELD(256, VV_REG0 VV_REG1 VV_REG2 VV_REG3, 128, 129, 130, 131, 132, VV_ACC16(0), VV_ACC16(16), VV_ACC16(32),
+              VV_ACC16(48), VV_ACC16(64), VV_ACC16(80), VV_ACC16(96), VV_ACC16(112))
 #undef VV_WGMMA_HELD
 #undef VV_REG0
 #undef VV_REG1
 #undef VV_REG2
+#undef VV_REG3
 #undef VV_ACC4
 #undef VV_ACC16
 
