@@ -18,7 +18,7 @@ from tests.op_data import DTYPES, is_block, valid_rows
 NAME = os.environ["VIVACE_TEST_DEVICE"].removeprefix("torch-")
 ROOM = 96 << 20   # bytes of a batch's memory
 MOST_CALLS = 48   # of a batch
-LONGEST_BATCH = 5.0  # seconds of issuing, by the batch before: a process can end only between batches
+LONGEST_BATCH = 5.0  # seconds, by the batch before, the first has four calls: a process can end only between batches
 LOST = 3          # exit status of a process whose GPU does not answer any more
 COMPILING = 0.15  # of a process's time, at most: kernels beyond the table are compiled at their first call
 LAST = 0.75       # of a run after which nothing new is compiled
@@ -95,7 +95,7 @@ class Batch:
         self.sent, self.back = (torch.empty(room, dtype=torch.uint8, pin_memory=pin) for _ in range(2))
         self.before, self.after = self.sent.numpy(), self.back.numpy()
         self.room, self.used, self.entries = room, 0, []
-        self.issuing = self.each = 0.0  # seconds: what is compiled, is compiled there; a call of the batch before
+        self.issuing = 0.0  # seconds: what is compiled, is compiled there
 
     def reset(self):
         self.used, self.entries = 0, []
@@ -119,9 +119,7 @@ class Batch:
             begin = time.monotonic()
             for call, _, memory in self.entries:
                 said.append(issue(call, arrays(self.there, memory)))
-            taken = time.monotonic() - begin
-            self.issuing += taken
-            self.each = taken / len(self.entries)
+            self.issuing += time.monotonic() - begin
             self.back[:n].copy_(self.there[:n], non_blocking=True)
             if NAME != "cpu":
                 torch.cuda.synchronize()
@@ -157,7 +155,7 @@ class DeviceWorker(Worker):
         super().__init__(args, share, file)
         major, minor = torch.cuda.get_device_capability() if NAME != "cpu" else (9, 0)
         self.batch, self.waiting, self.kernels = Batch(), [], Kernels(args.seed, 10 * major + minor, share, args.jobs, args.only)
-        self.place = Place
+        self.place, self.each = Place, LONGEST_BATCH / 4  # seconds a call, judged too
         self.fails = lambda call: bool(single(self.batch, call).wrong)
 
 
@@ -187,7 +185,7 @@ class DeviceWorker(Worker):
                 tally.refused["larger than a batch's memory"] += 1
                 return
         self.waiting.append((op, seed, call))
-        if len(self.waiting) >= MOST_CALLS or len(self.waiting) * self.batch.each > LONGEST_BATCH:
+        if len(self.waiting) >= MOST_CALLS or (len(self.waiting) + 1) * self.each > LONGEST_BATCH:
             self.flush()
 
     def flush(self):
@@ -196,10 +194,10 @@ class DeviceWorker(Worker):
         self.note(*((op, seed, call.line()) for op, seed, call in self.waiting))
         begin = time.monotonic()
         results = self.batch.run()
-        each = (time.monotonic() - begin) / len(results)
+        self.each = (time.monotonic() - begin) / len(results)
         waiting, self.waiting = self.waiting, []
         for (op, seed, call), result in zip(waiting, results):
-            self.tally(op).add(seed, result, each)
+            self.tally(op).add(seed, result, self.each)
             if result.wrong:
                 self.wrong(op, seed, call, result, self.tally(op))
         self.batch.reset()
