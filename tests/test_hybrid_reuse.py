@@ -170,15 +170,16 @@ def test_capsules_hold_the_state(n, how, tmp_path):
 
 def test_places_that_capsules_hold():
     """Half of them at most: the next capsules are copies on the host."""
+    LONG = 100  # no stream may be at its end before its capsule is taken
     with load("qwen35", state_cache_bytes=6 * STATE, num_kv_blocks=40) as model:
         kept = []
         for i in range(5):
-            stream = model._stream(drawn(70, i), None, max_tokens=8)
+            stream = model._stream(drawn(70, i), None, max_tokens=LONG)
             next(stream)
             kept.append(stream.capsule())
             stream.close()
         assert [c.tier for c in kept] == ["device", "device", "device", "host", "host"]
-        want = [model.generate_ids(drawn(70, i), max_tokens=8).tokens for i in range(5)]
+        want = [model.generate_ids(drawn(70, i), max_tokens=LONG).tokens for i in range(5)]
         for c, w in zip(kept, want):
             assert [t for t, _, _ in said(model.restore(c))] == w[1:]
         assert capsule.bound(model).state_bytes == STATE

@@ -1,5 +1,6 @@
 // Quantized weights as the operands of wgmma that lie in registers: pairs of bf16, each value rounded once.
 #pragma once
+#include "vivace/base/dtype.h"
 #include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/wgmma_held.cuh"
