@@ -91,6 +91,10 @@ struct GemmGpu {
              a.K % 256 == 0 && vectorizable(a.w_block_scale, a.block_stride, a.scale_dtype, 16);
     return MixedInput::holds(a.w_dtype) && a.block_group == 0 && a.w_block_zero == nullptr;
   }
+  /// Copies of W in flight: what leaves the ring of x three stages at least.
+  static constexpr int held_copies(DType w, int rows) {
+    return rows == 64 ? 4 : MixedInput::held_row_bytes(w) > 144 ? 2 : 3;
+  }
   /// The tile of gemm_mixed_held that takes the fewest cycles.
   static Status pick_mixed_held(const Args& a, int sm_count, Key* k) {
     k->kind = Kind::mixed_input;
@@ -98,8 +102,7 @@ struct GemmGpu {
     for (const HeldTile& t : kHeldTiles) {
       Wgmma p{t.rows, t.tokens, 0, 1, 1, 1, false, true, 1, 0};
       p.held = true, p.epilogue = gemm_epilogue(a, p);
-      const int raw = t.rows == 64 ? 4 : MixedInput::held_row_bytes(a.w_dtype) > 144 ? 2 : 3;
-      const MixedInput q{raw, a.block_group, a.scale_dtype, false, true};
+      const MixedInput q{held_copies(a.w_dtype, t.rows), a.block_group, a.scale_dtype, false, true};
       const int64_t tiles_t = (a.T + t.tokens - 1) / t.tokens, tiles = tiles_t * ((a.N + t.rows - 1) / t.rows),
                     waves = (tiles + sm_count - 1) / sm_count;
       // Outputs leave beside the products of the tile that follows.
@@ -240,7 +243,7 @@ struct GemmGpu {
     if (k->kind == Kind::mixed_input) {
       if (k->wgmma.rows == 128 && k->wgmma.tokens == 128 && k->wgmma.epilogue == kernels::kEpilogueAny) return false;
       k->wgmma.rows = k->wgmma.tokens = 128, k->wgmma.epilogue = kernels::kEpilogueAny;
-      k->wgmma.staged = 0, k->mixed_input.raw = k->mixed_input.held ? 3 : 2;
+      k->wgmma.staged = 0, k->mixed_input.raw = k->mixed_input.held ? held_copies(k->w, 128) : 2;
       k->wgmma = ringed(k->wgmma, k->mixed_input, k->w);
       return true;
     }

@@ -44,8 +44,7 @@ struct SplitScale {
 /// lane has rows i / 4 and i / 4 + 8 of its warp's 16 and, of each 16 elements, pairs 2c and 2c + 8 on (c = i % 4).
 ///   place()      where a lane's bytes begin, from the copy's first row on
 ///   dequantize() 64 elements, `half` of the copy's `pair` of such runs, of a lane whose bytes begin at `own`: the
-///                operands of four products, each value rounded once
-///   lift()       what sums have to be multiplied by
+///                operands of four products, each value rounded once; GemmMixedInput::lift() makes up for its size
 /// A partial specialization a format: what is no template has its constants in every kernel that sees it.
 template <DType W, class = void>
 struct HeldWeights;
@@ -72,7 +71,6 @@ struct HeldBlocks {
 template <class V>
 struct HeldWeights<DType::q4_0, V> : HeldBlocks<144> {
   static constexpr int kPairBytes = 4 * 18;
-  __device__ __forceinline__ static constexpr float lift() { return SplitScale::lift(); }
   __device__ __forceinline__ static void dequantize(uint32_t own, int pair, int half, uint32_t (&w)[4][4]) {
     own += pair * kPairBytes;
 #pragma unroll
@@ -102,7 +100,6 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t two, float scale, float
 template <class V>
 struct HeldWeights<DType::q8_0, V> : HeldBlocks<272> {
   static constexpr int kPairBytes = 4 * 34;
-  __device__ __forceinline__ static constexpr float lift() { return 1.0f; }
   __device__ __forceinline__ static void dequantize(uint32_t own, int pair, int half, uint32_t (&w)[4][4]) {
     own += pair * kPairBytes;
 #pragma unroll
@@ -123,7 +120,6 @@ struct HeldWeights<DType::q8_0, V> : HeldBlocks<272> {
 
 template <class V>
 struct HeldWeights<DType::q4_k, V> : HeldBlocks<144> {  // a block a row: its scales and minima, then 32 bytes a run
-  __device__ __forceinline__ static constexpr float lift() { return 1.0f; }
   __device__ __forceinline__ static void dequantize(uint32_t own, int pair, int half, uint32_t (&w)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -161,7 +157,6 @@ struct HeldWeights<DType::q4_k, V> : HeldBlocks<144> {  // a block a row: its sc
 template <DType W>
 struct HeldBytes {
   enum : int { kElements = 128, kRowBytes = 128 };
-  __device__ __forceinline__ static constexpr float lift() { return 1.0f; }
   __device__ __forceinline__ static uint32_t place() {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     return threadIdx.x / 128 * (64 * kRowBytes) + row * kRowBytes + threadIdx.x % 4 * 2 + row % 8 * 16;
@@ -180,12 +175,12 @@ struct HeldBytes {
     }
   }
 };
+
+/// NVFP4: 128 bytes in TMA's swizzle, and of a lane's rows the scales of 256 elements.
 template <class V>
-struct HeldWeights<DType::e2m1,
-                   V> {  // NVFP4, 128 bytes in TMA's swizzle, and of a lane's rows the scales of 256 elements
+struct HeldWeights<DType::e2m1, V> {
   static constexpr int kElements = 256, kRowBytes = 128;
   uint4 scales[2];  // a byte for each 16
-  __device__ __forceinline__ static constexpr float lift() { return 128.0f; }
   __device__ __forceinline__ static uint32_t place() {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     return threadIdx.x / 128 * (64 * kRowBytes) + row * kRowBytes + threadIdx.x % 4 + row % 8 * 16;
@@ -214,6 +209,7 @@ struct HeldWeights<DType::e2m1,
     return v;
   }
 };
+
 template <class V>
 struct HeldWeights<DType::e4m3, V> : HeldBytes<DType::e4m3> {};
 template <class V>

@@ -17,22 +17,22 @@ __device__ __forceinline__ int held_copies(const GemmArgs& a) {
   return (a.K + HeldWeights<W>::kElements - 1) / HeldWeights<W>::kElements;
 }
 
-/// The thread that copies W. Those of the first tile are on their way before the predecessor ends.
 /// Whether W's rows come even ones first.
 template <class Out, GemmWgmma P>
 __device__ constexpr bool held_paired() {
   return P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);
 }
 
+/// The thread that copies W. Those of the first tile are on their way before the predecessor ends.
 template <DType W, class Out, GemmWgmma P, int kCopies>
 __device__ __forceinline__ void load_held(const GemmWgmmaArgs& args, WgmmaTileCoord<bf16, P> coord, uint32_t to,
                                           const Pipeline<kCopies>& ring) {
   using Rows = HeldWeights<W>;
   constexpr int kBytes = P.rows * Rows::kRowBytes, kStep = is_block(W) ? Rows::kRowBytes / 4 : Rows::kRowBytes;
-  const int copies = held_copies<W>(args.g), stride = static_cast<int>(gridDim.x) / P.cluster();
+  const int copies = held_copies<W>(args.g), stride = static_cast<int>(gridDim.x);
   const uint64_t policy = ptx::evict_first();
   ProducerState<kCopies> at;
-  int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, done = 0;
+  int i = static_cast<int>(blockIdx.x), t0, n0, done = 0;
   const auto copy = [&] {
     ring.producer_acquire(at);
     ring.producer_expect(at.stage, kBytes);
@@ -58,6 +58,8 @@ struct HeldPipeline {
   using Rows = HeldWeights<W>;
   static constexpr int kSteps = Rows::kElements / 64;
   static constexpr bool kScaled = W == DType::e2m1;  // by entries of w_block_scale, 16 bytes a row and copy
+  static_assert(int{Rows::kElements} == GemmMixedInput::held_elements(W) &&
+                int{Rows::kRowBytes} == GemmMixedInput::held_row_bytes(W));
   static_assert(P.cluster() == 1 && P.split == 1 && P.panel == 0 && P.held && !P.promote && kSteps % 2 == 0);
   const GemmArgs& a;
   uint32_t base, w_base;  // of the stages of x; of the copies, at the lane's first bytes
@@ -90,7 +92,7 @@ struct HeldPipeline {
     copy.advance();
   }
   /// The first copies of a tile that has no valid token.
-  __device__ __forceinline__ void skip(const WgmmaTileCoord<bf16, P>&) {
+  __device__ __forceinline__ void skip() {
     for (int i = min(kCopies, held_copies<W>(a)); i > 0; --i) copies.consumer_wait(copy), release_copy();
   }
   /// To the tile whose rows of this warpgroup begin at n0.

@@ -251,7 +251,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   bool normed = !P.has(kEpilogueTokenNorms);
   bool next = counted && !coord.narrow(M, stride, &i);
   if (next) {
-    if constexpr (P.held) pipeline.skip(coord);
+    if constexpr (P.held) pipeline.skip();
     for (int k = coord.ahead(); k > 0; --k, pipeline.advance()) pipeline.wait(), pipeline.release(pipeline.at.stage);
     if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
   }
