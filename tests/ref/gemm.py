@@ -311,6 +311,11 @@ CASES = [
       for t, n, w, note in ((90, 8512, "q4_1", "tiles of 128 x 128"), (500, 8320, "q5_k", "tiles of 128 x 256"))],
     Case({"T": 380, "N": 4000, "K": 256}, {"x": "bf16", "w": "q5_1", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=370, note="tiles of 64 x 192"),
     Case({"T": 380, "N": 8320, "K": 256}, {"x": "bf16", "w": "q4_1", "out": "bf16"}, distributions=("normal",), note="tiles of 128 x 192"),
+    # q6_k by TMA, whose rows are whole 16 bytes: few tokens, in rings and panels, and prompts.
+    *[Case({"T": t, "N": n, "K": k}, {"x": x, "w": "q6_k", "out": x}, distributions=("normal", "edges") if t == 1 else ("normal",), note="q6_k by TMA")
+      for t, n, k, x in ((1, 70, 2048, "bf16"), (1, 40, 14336, "bf16"), (3, 4300, 4096, "f32"), (8, 70, 4096, "bf16"), (20, 40, 6144, "bf16"), (64, 90, 2048, "bf16"),
+                         (100, 600, 2048, "bf16"), (256, 8400, 2048, "bf16"))],
+    Case({"T": 90, "N": 130, "K": 4096}, {"x": "bf16", "w": "q6_k", "bias": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=70, note="q6_k by TMA"),
     # Weights dequantized in registers: each tile, with outputs that leave beside the next one's products; parts of a copy of 256 elements and of 128 at the end of K;
     # a first tile that no token has.
     *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": w, "out": "bf16"} | more, distributions=("normal",), note=f"in registers, {note}")

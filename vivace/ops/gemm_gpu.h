@@ -64,7 +64,8 @@ struct GemmGpu {
     const bool plain = !is_block(a.w_dtype) && a.w_dtype != DType::i8 && a.w_dtype != DType::i4 &&
                        a.w_dtype != DType::e2m1 && a.w_dtype != DType::e4m3;
     return has_wgmma(arch) && a.T > kStreamTokens && a.x_dtype == DType::bf16 && !plain &&
-           a.act == kernels::GemmAct::f32 && MixedInput::bytes(a.w_dtype) % 16 == 0 &&
+           a.act == kernels::GemmAct::f32 &&
+           (MixedInput::holds(a.w_dtype) || MixedInput::bytes(a.w_dtype) % 16 == 0) &&
            WeightOnly::has_tma(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch) &&
            vectorizable(a.x, a.x_stride, a.x_dtype, 8);
   }
@@ -93,7 +94,8 @@ struct GemmGpu {
   }
   /// Copies of W in flight: what leaves the ring of x three stages at least.
   static constexpr int held_copies(DType w, int rows) {
-    return rows == 64 ? 4 : MixedInput::held_row_bytes(w) > 144 ? 2 : 3;
+    const int bytes = MixedInput::held_row_bytes(w);
+    return bytes > 272 ? 2 : rows == 64 ? 4 : bytes > 144 ? 2 : 3;
   }
   /// The tile of gemm_mixed_held that takes the fewest cycles.
   static Status pick_mixed_held(const Args& a, int sm_count, Key* k) {
@@ -109,6 +111,7 @@ struct GemmGpu {
       if (waves > 1 && p.epilogue != kernels::kEpilogueAny && p.groups() <= 2) p.staged = p.second();
       p = ringed(p, q, a.w_dtype);
       if (p.stages < 3) p.staged = 0, p = ringed(p, q, a.w_dtype);
+      if (p.stages < 3) continue;  // q6_k beside 192 rows
       // Tokens that are not there take TMA longer than those that are: 384 in tiles of 256 46 us, 512 26.
       const int64_t step = t.step + (tiles_t * t.tokens - a.T) * (t.tokens == 256 ? 5 : 1);
       const int64_t cycles = waves * ((a.K + 63) / 64 * step + t.tile);
@@ -502,7 +505,7 @@ struct GemmGpu {
       mixed_input_instance(visit, w, T, residual, group, scale, zeros);
     };
     for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k,
-                          DType::e4m3, DType::i8})
+                          DType::q6_k, DType::e4m3, DType::i8})
       one(w, 100, false, 0, DType::f32, false);
     for (const int64_t T : {520, 1100}) one(DType::q4_0, T, false, 0, DType::f32, false);
     one(DType::q8_0, 1024, false, 0, DType::f32, false);

@@ -64,11 +64,11 @@ struct GemmWeightOnlyGpu {
     while (s < 4 && (N + p.rows() - 1) / p.rows() * s < 128 && steps >= int64_t{s} * 2 * p.warps_k) s *= 2;
     return s;
   }
-  /// Whether TMA takes W: whole groups of 32 in rows of whole 16 bytes.
+  /// Whether TMA takes W: whole groups of 32 in rows of whole 16 bytes, and steps of whole words.
   static bool has_tma(const void* w, int64_t pitch, int64_t K, DType t, Arch arch) {
     return chip(arch).tma && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 &&
            K % 32 == 0 && row_bytes(t, K) % 16 == 0 &&
-           form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 16 == 0;
+           form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 4 == 0;
   }
 
   /// Whether it takes x: several tokens, as the tensor cores read them, in rows that start at 16 bytes.

@@ -49,11 +49,10 @@ struct SplitScale {
 template <DType W, class = void>
 struct HeldWeights;
 
-/// Blocks as they are stored, 256 elements: 4 words more a row than a multiple of 32, so that eight rows meet in no
-/// bank.
-template <int kBytes>
+/// Blocks as they are stored: 4 or 12 words more a row than a multiple of 32, so that eight rows meet in no bank.
+template <int kBytes, int kK = 256>
 struct HeldBlocks {
-  enum : int { kElements = 256, kRowBytes = kBytes };  // no variables: as above
+  enum : int { kElements = kK, kRowBytes = kBytes };  // no variables: as above
   __device__ __forceinline__ static uint32_t place() {
     return threadIdx.x / 128 * (64 * kRowBytes) + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * kRowBytes +
            threadIdx.x % 4 * 2;
@@ -148,6 +147,32 @@ struct HeldWeights<DType::q4_k, V> : HeldBlocks<144> {  // a block a row: its sc
           w[2 * g + q][i] = scaled_pair(first, scale[g], min[g]),
                     w[2 * g + q][i + 2] = scaled_pair(second, scale[g], min[g]);
         }
+      }
+    }
+  }
+};
+
+template <class V>
+struct HeldWeights<DType::q6_k, V> : HeldBlocks<432, 512> {  // two blocks a row, 420 bytes, and what TMA brings beside
+  __device__ __forceinline__ static constexpr float lift() { return 1.0f; }
+  __device__ __forceinline__ static void dequantize(uint32_t own, int pair, int half, uint32_t (&w)[4][4]) {
+    const int part = pair % 2;  // of a block's 256 elements the first or second 128, whose low or high nibbles it is
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t block = own + i * 8 * kRowBytes + pair / 2 * 210, codes = block + part * 64,
+                     tops = block + 128 + part * 32;
+      const float d = to_float(f16{static_cast<uint16_t>(ptx::load_half_word(of_row(block, 208)))});
+      // A signed scale for each 16 elements.
+      const uint32_t first = of_row(block, 192 + part * 8 + half * 4);
+      const uint32_t scales = __byte_perm(ptx::load_half_word(first), ptx::load_half_word(first + 2), 0x5410);
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {  // q / 2: of 32 elements
+        const uint32_t four = four_bytes(codes + q * 16) >> (half * 4) & 0x0f0f0f0fu,
+                       top = four_bytes(tops + q % 2 * 16) >> (half * 4 + q / 2 * 2) & 0x03030303u;
+        const float scale = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(scales >> (q * 8))));
+        uint32_t low, high;
+        upcast_values<bf16, 32>(four | top << 4, low, high);
+        w[q][i] = scaled_pair(low, scale), w[q][i + 2] = scaled_pair(high, scale);
       }
     }
   }

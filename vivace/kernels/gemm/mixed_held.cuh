@@ -2,7 +2,7 @@
 // and its epilogues; a second producer warp copies W as it is stored, and the warps that multiply make of it wgmma's
 // first operand, 64 elements of K beside the products of the 64 before. Same bits as gemm_mixed_input.
 // Limit: 2 T N K flop, and beside them some 250 cycles a step of 64 elements that few tokens do not hide.
-// Chosen when: Hopper, more than 64 bf16 tokens, W in q4_0, q4_k or q8_0, or NVFP4 whose K
+// Chosen when: Hopper, more than 64 bf16 tokens, W in q4_0, q4_k, q6_k or q8_0, or NVFP4 whose K
 // is a multiple of 256, or e4m3 or i8 without scales of groups.
 #pragma once
 #include "vivace/kernels/gemm/held_weights.cuh"
@@ -28,7 +28,9 @@ template <DType W, class Out, GemmWgmma P, int kCopies>
 __device__ __forceinline__ void load_held(const GemmWgmmaArgs& args, WgmmaTileCoord<bf16, P> coord, uint32_t to,
                                           const Pipeline<kCopies>& ring) {
   using Rows = HeldWeights<W>;
-  constexpr int kBytes = P.rows * Rows::kRowBytes, kStep = is_block(W) ? Rows::kRowBytes / 4 : Rows::kRowBytes;
+  // Of q6_k a copy's rows are 105 words, and begin at any.
+  constexpr int kBytes = P.rows * Rows::kRowBytes,
+                kStep = is_block(W) ? static_cast<int>(row_bytes(W, Rows::kElements)) / 4 : Rows::kRowBytes;
   const int copies = held_copies<W>(args.g), stride = static_cast<int>(gridDim.x);
   const uint64_t policy = ptx::evict_first();
   ProducerState<kCopies> at;

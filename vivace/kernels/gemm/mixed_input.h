@@ -38,13 +38,15 @@ struct GemmMixedInput {
   }
   /// Whether W can be held: the formats of HeldWeights.
   VV_HD static constexpr bool holds(DType w) {
-    return w == DType::q4_0 || w == DType::q4_k || w == DType::q8_0 || w == DType::e2m1 || w == DType::e4m3 ||
-           w == DType::i8;
+    return w == DType::q4_0 || w == DType::q4_k || w == DType::q6_k || w == DType::q8_0 || w == DType::e2m1 ||
+           w == DType::e4m3 || w == DType::i8;
   }
   VV_HD static constexpr int held_elements(DType w) {
-    return is_block(w) || w == DType::e2m1 ? 256 : 128;
+    return w == DType::q6_k ? 512 : is_block(w) || w == DType::e2m1 ? 256 : 128;
   }  // of K, a copy
-  VV_HD static constexpr int held_row_bytes(DType w) { return static_cast<int>(row_bytes(w, held_elements(w))); }
+  VV_HD static constexpr int held_row_bytes(DType w) {
+    return static_cast<int>(row_bytes(w, held_elements(w)) + 15) / 16 * 16;
+  }
   VV_HD static constexpr int held_bytes(const GemmWgmma& p, DType w) { return p.rows * held_row_bytes(w); }
   /// What sums have to be multiplied by.
   VV_HD constexpr float lift(DType w) const {

@@ -60,8 +60,9 @@ struct GemmWeightOnly {
   VV_HD constexpr int barrier_bytes(DType w) const {
     return w_barrier_bytes() + (x_ring ? (16 * x_stages(w) * warps_k + 127) / 128 * 128 : 0);
   }
-  /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
-  VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
+  /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along. TMA begins at any
+  /// word and brings whole chunks, of q6_k (105 words a step) the first bytes of the next step too.
+  VV_HD constexpr int chunks(DType w) const { return (step_bytes(w) + (aligned ? 15 : 30)) / 16; }
   /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind the W of all rows.
   VV_HD constexpr int scale_bytes(DType w) const {
     return group == 0 ? 0 : (step(w) + group - 1) / group * info(scale).bytes;
