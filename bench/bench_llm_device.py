@@ -10,6 +10,7 @@ limit, and its clock down. metric=graph rows (--parts curves) are the step's gra
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
 class of rows; metric=answer is a prompt and its answer. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
+--parts gguf: a file in the formats of Q4_K_M, random codes; its first load reads and uploads it.
 Of hybrids (--parts verified,states): metric=verified is a step that checks guesses behind fresh tokens, beside metric=plain, each waited for; metric=snapshot, restore
 and fork are copies of a sequence's state on the device.
 """
@@ -60,6 +61,7 @@ GUESSES, VERIFIED_GOAL = 4, 1.25  # a step that checks so many takes at most so 
 STATE_GOAL = 60.0  # us of a copy of a sequence's state
 HYBRIDS = [("qwen3.6-27b", "bf16"), ("qwen3.6-27b", "w4a16"), ("qwen3.6-35b-a3b", "bf16")]
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
+GGUF = ("qwen3-8b", (1, 8), (128, 1024))  # model, rows of a step, tokens of a prompt
 
 
 def experts_bytes(report) -> float:
@@ -168,6 +170,28 @@ def steps(vivace, add, count, name, precision, kv, batches) -> None:
                 limit_us=floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch), peer="transformers 5.17 + compile + CUDA graphs (archived)" if peer else None, peer_p50_us=peer)
             for metric, row in zip(("prefill", "prefill_in_turn"), prefills if alone else []):
                 add(report, precision, f"model={name},prompt={PROMPT},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision, name))
+
+
+def gguf(vivace, add) -> None:
+    """Matrices in four and six bits a weight beside each other, as most files have them."""
+    from bench import gguf_file
+    from vivace.bench import bench_text_model
+
+    name, batches, prompts = GGUF
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "q4_k_m.gguf"
+        weights = gguf_file.write(file, shape(name))
+        for batch in batches:
+            start = time.perf_counter()
+            with vivace.load_model(file, device="cuda", context=2 * POSITION, prefill_chunk=PROMPT, max_batch=batch) as model:
+                seconds, report = time.perf_counter() - start, model.report()
+                step = bench_text_model(model, batch=batch, steps=200, prompt_tokens=8, position=POSITION)[0]
+                cache = batch * POSITION * report["layers"] * 2 * report["kv_heads"] * report["head_dim"] * 2
+                add(report, "q4_k_m", f"model={name},batch={batch},ctx={POSITION},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
+                    limit_us=(weights + cache) / COPY_RATE * 1e6, note=f"loaded in {seconds:.1f} s")
+                for tokens in prompts if batch == 1 else ():
+                    row = bench_text_model(model, steps=8, prompt_tokens=tokens, position=POSITION)[1]
+                    add(report, "q4_k_m", f"model={name},prompt={tokens},metric=prefill", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, "int4", name, tokens))
 
 
 def strict(vivace, add) -> None:
@@ -396,7 +420,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="jitter,strict,start,states,verified,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
+    p.add_argument("--parts", default="jitter,strict,start,states,verified,gguf,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     p.add_argument("--only-warm", action="store_true", help="that alone, for runs that follow with the same caches: it may share the machine with others, timings may not")
     args = p.parse_args()
@@ -425,7 +449,7 @@ def main() -> None:
         warm(models, parts)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
     # Those that take longest to come by first. `start` needs the device's memory to be free of large models.
-    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "budget": lambda: budget(vivace, add, models), "curves": lambda: curves(vivace, add, models), "states": lambda: states(vivace, add, models), "verified": lambda: verified(vivace, add, models)}
+    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "budget": lambda: budget(vivace, add, models), "curves": lambda: curves(vivace, add, models), "states": lambda: states(vivace, add, models), "verified": lambda: verified(vivace, add, models), "gguf": lambda: gguf(vivace, add)}
     work = [(part, run) for part, run in first.items() if part in parts]
     work += [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
     for name, run in work:
