@@ -28,7 +28,7 @@ template <DType W, class Out, GemmWgmma P, int kCopies>
 __device__ __forceinline__ void load_held(const GemmWgmmaArgs& args, WgmmaTileCoord<bf16, P> coord, uint32_t to,
                                           const Pipeline<kCopies>& ring) {
   using Rows = HeldWeights<W>;
-  // Of q6_k a copy's rows are 105 words, and begin at any.
+  // Of q6_k a copy's rows are 105 words; TMA begins at the 16 bytes before.
   constexpr int kBytes = P.rows * Rows::kRowBytes,
                 kStep = is_block(W) ? static_cast<int>(row_bytes(W, Rows::kElements)) / 4 : Rows::kRowBytes;
   const int copies = held_copies<W>(args.g), stride = static_cast<int>(gridDim.x);
@@ -39,8 +39,9 @@ __device__ __forceinline__ void load_held(const GemmWgmmaArgs& args, WgmmaTileCo
     ring.producer_acquire(at);
     ring.producer_expect(at.stage, kBytes);
     const uint32_t place = to + at.stage * kBytes, full = ring.full(at.stage);
-    if constexpr (held_paired<Out, P>()) ptx::tma_load_blocks(place, args.w_map, full, done * kStep, n0 / 16, policy);
-    else ptx::tma_load(place, args.w_map, full, done * kStep, n0, policy);
+    const int from = kStep % 4 == 0 ? done * kStep : done * kStep & ~3;
+    if constexpr (held_paired<Out, P>()) ptx::tma_load_blocks(place, args.w_map, full, from, n0 / 16, policy);
+    else ptx::tma_load(place, args.w_map, full, from, n0, policy);
     at.advance(), ++done;
   };
   coord.tile(i, &t0, &n0);
@@ -115,6 +116,7 @@ struct HeldPipeline {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
     uint32_t w[2][4][4];
+    [[maybe_unused]] uint32_t shift = 0;  // where a copy's rows begin, from its first bytes on
 #pragma unroll 1
     for (int left = coord.steps; left > 0; left -= kSteps) {
       copies.consumer_wait(copy);
@@ -123,7 +125,9 @@ struct HeldPipeline {
 #pragma unroll
         for (int i = 0; i < 2; ++i) coming[i] = left > kSteps ? *++scales[i] : rows.scales[i];
       }
-      const uint32_t first = w_base + copy.stage * (P.rows * Rows::kRowBytes);
+      uint32_t first = w_base + copy.stage * (P.rows * Rows::kRowBytes);
+      if constexpr (is_block(W) && row_bytes(W, Rows::kElements) % 16 != 0)
+        first += shift, shift = (shift + static_cast<uint32_t>(row_bytes(W, Rows::kElements))) % 16;
 #pragma unroll 1
       for (int pair = 0; pair < (min(left, kSteps) + 1) / 2; ++pair) {
 #pragma unroll

@@ -57,6 +57,7 @@ struct WeightOnlyTile {
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep,
                        kTakes = P.x_ring ? P.x_run(W) : kGroups;                // kTakes: groups of x at a time
   static constexpr bool kTma = P.tma_steps > 0, kWaits = !kTma || P.group > 0;  // kWaits: some copies are cp.async
+  static constexpr bool kShifts = kTma && kBytes % 16 != 0;  // steps begin at other places of their 16 bytes
   // Groups whose code is interleaved: all of a step where few tokens leave registers for it.
   static constexpr int kTogether = kWPlanes > 1 || Panel::kPlanes > 1 || W == DType::q5_k ? 1
                                    : P.token_tiles > 2                                    ? (kTma ? 2 : 1)
@@ -148,7 +149,8 @@ struct WeightOnlyTile {
     if constexpr (kTma) {  // one box: what lies beyond the matrix comes as zeros, and counts
       if (lane == 0) {
         w_ring.producer_expect(into, kRows * kPitch);
-        ptx::tma_load(ptx::shared_address(slot), map, w_ring.full(into), static_cast<int>(begin / 4), map_row + row0);
+        ptx::tma_load(ptx::shared_address(slot), map, w_ring.full(into), static_cast<int>(kShifts ? begin / 16 * 4 : begin / 4),
+                      map_row + row0);
       }
     } else if (P.aligned && begin + kBytes <= end) {
       // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
@@ -238,6 +240,7 @@ struct WeightOnlyTile {
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
     const int row = tile * 16 + half * 8 + lane / 4;
     const uint8_t* p = ring + ring_at.stage * kSlot + row * kPitch;
+    if constexpr (kShifts) p += (first + i) * kBytes & 15;
     if constexpr (!P.aligned)
       p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
     return p;

@@ -60,8 +60,8 @@ struct GemmWeightOnly {
   VV_HD constexpr int barrier_bytes(DType w) const {
     return w_barrier_bytes() + (x_ring ? (16 * x_stages(w) * warps_k + 127) / 128 * 128 : 0);
   }
-  /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along. TMA begins at any
-  /// word and brings whole chunks, of q6_k (105 words a step) the first bytes of the next step too.
+  /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along; of q6_k by TMA,
+  /// which begins at 16 bytes and whose steps of 420 may begin 4, 8 or 12 further on, as many.
   VV_HD constexpr int chunks(DType w) const { return (step_bytes(w) + (aligned ? 15 : 30)) / 16; }
   /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind the W of all rows.
   VV_HD constexpr int scale_bytes(DType w) const {
