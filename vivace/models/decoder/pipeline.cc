@@ -166,8 +166,12 @@ class Step {
       VV_TRY(op_.linear(normed_, {w.qkv, w.qkv_bias, w.qkv_scale}, all));
     } else {
       VV_TRY(settle());
-      VV_TRY(op_.linear(normed_, {w.q, w.q_bias}, columns(qkv, 0, nq)));
-      VV_TRY(op_.linear(normed_, {w.k, w.k_bias}, columns(qkv, nq, nk)));
+      if (w.qk.present()) {
+        VV_TRY(op_.linear(normed_, {w.qk, w.qk_bias}, columns(qkv, 0, nq + nk)));
+      } else {
+        VV_TRY(op_.linear(normed_, {w.q, w.q_bias}, columns(qkv, 0, nq)));
+        VV_TRY(op_.linear(normed_, {w.k, w.k_bias}, columns(qkv, nq, nk)));
+      }
       VV_TRY(op_.linear(normed_, {w.v, w.v_bias}, columns(qkv, nq + nk, nk)));
       if (gates > 0) VV_TRY(op_.linear(normed_, {w.attn_gate}, columns(all, nq + 2 * nk, nq)));
     }

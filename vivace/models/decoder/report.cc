@@ -20,7 +20,7 @@ engine::Forms forms_of(const DecoderWeights& w) {
       forms.add("layers", "qkv", l.conv_in);
     else if (l.qkv.present())
       forms.add("layers", "qkv", l.qkv);
-    else for (const Tensor* t : {&l.q, &l.k, &l.v}) forms.add("layers", "qkv", *t);
+    else for (const Tensor* t : {&l.qk, &l.q, &l.k, &l.v}) forms.add("layers", "qkv", *t);
     if (l.delta_ba.present()) forms.add("layers", "decay", l.delta_ba);
     else for (const Tensor* t : {&l.delta_b, &l.delta_a}) forms.add("layers", "decay", *t);
     forms.add("layers", "convolution", l.conv);
@@ -36,7 +36,7 @@ engine::Forms forms_of(const DecoderWeights& w) {
   if (w.draft.fc.present()) {
     const LayerWeights& d = w.draft.layer;
     for (const Tensor* t :
-         {&w.draft.fc, &d.qkv, &d.q, &d.k, &d.v, &d.o, &d.router, &d.gate_up, &d.gate, &d.up, &d.down})
+         {&w.draft.fc, &d.qkv, &d.qk, &d.q, &d.k, &d.v, &d.o, &d.router, &d.gate_up, &d.gate, &d.up, &d.down})
       forms.add("draft_layer", *t);
   }
   forms.add("head", w.head);

@@ -149,7 +149,7 @@ class LayerUploader {
   WeightUploader* uploader_;
 };
 
-void upload_attention(LayerUploader& p, WeightUploader* uploader, LayerWeights& w) {
+void upload_attention(LayerUploader& p, WeightUploader* uploader, Place place, LayerWeights& w) {
   const bool biased = w.q_bias.present();
   const bool split = w.q.present();
   const bool one_bias = !biased || (w.q_bias.dtype == w.k_bias.dtype && w.q_bias.dtype == w.v_bias.dtype);
@@ -160,8 +160,17 @@ void upload_attention(LayerUploader& p, WeightUploader* uploader, LayerWeights& 
     if (biased)
       uploader->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, WeightUploader::Rows::after, true);
   } else {
-    for (Tensor* t : {&w.q_bias, &w.k_bias, &w.v_bias}) p.vector(t, true);
-    for (Tensor* t : {&w.q, &w.k, &w.v, &w.attn_gate}) p.plain(t);
+    // As files of k-quants have it, whose values have more bits. The host's blocks stay where they are mapped.
+    const bool pair = place != Place::host && one_bias && p.stay_alike({&w.q, &w.k});
+    if (pair) {
+      p.join_plain({&w.q, &w.k}, &w.qk);
+      if (biased) uploader->join({&w.q_bias, &w.k_bias}, &w.qk_bias, w.q_bias.dtype, WeightUploader::Rows::after, true);
+    } else {
+      for (Tensor* t : {&w.q_bias, &w.k_bias}) p.vector(t, true);
+      for (Tensor* t : {&w.q, &w.k}) p.plain(t);
+    }
+    p.vector(&w.v_bias, true);
+    for (Tensor* t : {&w.v, &w.attn_gate}) p.plain(t);
   }
   p.matrix(&w.o, &w.o_scale);
 }
@@ -206,7 +215,7 @@ void upload_layer(LayerUploader& p, WeightUploader* to, const DecoderConfig& con
   for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
     p.vector(t, true);
   if (w.conv.present()) upload_recurrent(p, w);
-  else upload_attention(p, to, w);
+  else upload_attention(p, to, place, w);
   upload_mlp(p, config, place, shared_is_expert, w);
 }
 

@@ -15,6 +15,7 @@ struct LayerWeights {
   Tensor q, k, v;                    // [Hq*D, H], [Hkv*D, H] x 2
   Tensor q_bias, k_bias, v_bias;
   Tensor qkv, qkv_bias;              // [(Hq+2Hkv)*D, H], instead of the six above
+  Tensor qk, qk_bias;                // [(Hq+Hkv)*D, H], instead of q's and k's, where v's dtype is another
   Tensor q_norm, k_norm;             // [D]
   Tensor attn_gate;                  // [Hq*D, H] of what attention gives; joined it is behind v in qkv
   // Of a recurrent layer, instead of all these: inputs of its convolution, the gate behind it, those of delta_gates.
