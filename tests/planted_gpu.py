@@ -25,8 +25,9 @@ from tests.planting import places, replaced  # noqa: E402
 K = "vivace/kernels/"
 
 
-def table(op):
-    return f"tests/test_ops.py -k '[{op}-'"
+def table(op, more=""):
+    """`more`: words of cases, which a table that takes minutes is cut to."""
+    return f"tests/test_ops.py -k '[{op}-{f' and {more}' if more else ''}'"
 
 
 def waits(op, kind=""):
@@ -270,15 +271,18 @@ FAULTS = [
     ("gemm: prefill takes no zero point off", K + "gemm/mixed_input.cuh", "low -= zero, high -= zero;", "low -= 0 * zero, high -= 0 * zero;", table("gemm")),
     ("gemm: of two groups that dequantize the second begins with the first one's scales", K + "gemm/mixed_input.cuh", "prefetch_scales((group ^ turn) * kSteps, side)", "prefetch_scales(0 * (group ^ turn) * kSteps, side)", table("gemm")),
     ("gemm: of two groups that dequantize both copy a tile's first elements", K + "gemm/mixed_input.cuh", "next_tile = i, next_copy = group, wrap()", "next_tile = i, next_copy = 0, wrap()", table("gemm")),
-    ("gemm: the second half of a copy of weights in registers is its first", K + "gemm/mixed_held.cuh", "rows.dequantize(first, pair, half", "rows.dequantize(first, 0 * pair, half", table("gemm")),
-    ("gemm: q4_k in registers has its neighbour's minimum", K + "gemm/held_weights.cuh", "mins >> shift & 255u", "mins >> (shift ^ 8) & 255u", table("gemm")),
-    ("gemm: q8_0 in registers has the scale of the block before", K + "gemm/held_weights.cuh", "static_cast<uint16_t>(ptx::load_half_word(of_row(block, 0)))});\n#pragma unroll\n        for", "static_cast<uint16_t>(ptx::load_half_word(of_row(block, b == 0 ? 0 : -34)))});\n#pragma unroll\n        for", table("gemm")),
-    ("gemm: q6_k in registers has the scales of 64 elements further on", K + "gemm/held_weights.cuh", "192 + part * 8 + half * 4", "192 + part * 8 + (1 - half) * 4", table("gemm")),
-    ("gemm: a copy of q6_k in registers is its first block twice", K + "gemm/held_weights.cuh", "pair / 2 * 210", "0 * pair", table("gemm")),
-    ("gemm: q6_k's steps begin at 16 bytes", K + "gemm/weight_only.cuh", "p += (first + i) * kBytes & 15;", "p += 0;", table("gemm")),
-    ("gemm: q6_k's copies in registers begin at 16 bytes", K + "gemm/mixed_held.cuh", "first += shift, shift =", "shift =", table("gemm")),
-    ("gated_gemm: NVFP4 in registers has scales of rows in another order", K + "gemm/mixed_held.cuh", "lane / 4 * 2 + i : lane / 4 + 8 * i", "lane / 4 + 8 * i : lane / 4 + 8 * i", table("gated_gemm")),
-    ("gemm: copies of weights of a tile without tokens stay in the way", K + "gemm/mixed_held.cuh", "i > 0; --i) copies.consumer_wait(copy), release_copy();", "i > 0; --i) {}", table("gemm")),
+    ("gemm: the second half of a copy of weights in registers is its first", K + "gemm/mixed_held.cuh", "rows.dequantize(first, pair, half", "rows.dequantize(first, 0 * pair, half", table("gemm", "q4_k")),
+    ("gemm: q4_k in registers has its neighbour's minimum", K + "gemm/held_weights.cuh", "mins >> shift & 255u", "mins >> (shift ^ 8) & 255u", table("gemm", "q4_k")),
+    ("gemm: q8_0 in registers has the scale of the block before", K + "gemm/held_weights.cuh", "static_cast<uint16_t>(ptx::load_half_word(of_row(block, 0)))});\n#pragma unroll\n        for", "static_cast<uint16_t>(ptx::load_half_word(of_row(block, b == 0 ? 0 : -34)))});\n#pragma unroll\n        for", table("gemm", "q8_0")),
+    ("gemm: q6_k in registers has the scales of 64 elements further on", K + "gemm/held_weights.cuh", "192 + part * 8 + half * 4", "192 + part * 8 + (1 - half) * 4", table("gemm", "q6_k")),
+    ("gemm: a copy of q6_k in registers is its first block twice", K + "gemm/held_weights.cuh", "pair / 2 * 210", "0 * pair", table("gemm", "q6_k")),
+    ("gemm: q6_k's steps begin at 16 bytes", K + "gemm/weight_only.cuh", "p += (first + i) * kBytes & 15;", "p += 0;", table("gemm", "q6_k")),
+    ("gemm: q6_k's copies in registers begin at 16 bytes", K + "gemm/mixed_held.cuh", "first += shift, shift =", "shift =", table("gemm", "q6_k")),
+    ("gemm: k-quants have x's sums in bf16", K + "gemm/panel.cuh", "x[p] = eight[4 * p];", "x[p] = p == 0 ? eight[0] : 0u;", table("gemm", "q4_k")),
+    ("gemm: k-quants have their neighbours' minima", K + "gemm/weights.cuh", "c % 2 == 0 ? 0x4140u : 0x4342u", "c % 2 != 0 ? 0x4140u : 0x4342u", table("gemm", "q4_k")),
+    ("gemm: k-quants have the minima of the block before", K + "gemm/panel.cuh", "(group / 8 * kTokens + m * 8 + lane / 4) * 12", "(group / 16 * 2 * kTokens + m * 8 + lane / 4) * 12", table("gemm", "q5_k")),
+    ("gated_gemm: NVFP4 in registers has scales of rows in another order", K + "gemm/mixed_held.cuh", "lane / 4 * 2 + i : lane / 4 + 8 * i", "lane / 4 + 8 * i : lane / 4 + 8 * i", table("gated_gemm", "e2m1")),
+    ("gemm: copies of weights of a tile without tokens stay in the way", K + "gemm/mixed_held.cuh", "i > 0; --i) copies.consumer_wait(copy), release_copy();", "i > 0; --i) {}", table("gemm", "i8")),
     ("gemm: prefill with quantized weights does not wait", K + "gemm/mixed_input.cuh", "ptx::touch_parameters(args);\n    ptx::dependency_wait();\n", "", waits("gemm", "and constant")),
     ("norm_gemm does not wait", K + "gemm/norm_gemm.cuh", "ptx::touch_parameters(args.norm);\n    ptx::dependency_wait();\n", "", waits("norm_gemm", "and constant")),
     ("norm_gemm: no bias of the norm", K + "gemm/norm_gemm.cuh", "return __fadd_rn(v, b); }", "return v; }", table("norm_gemm")),

@@ -316,6 +316,9 @@ CASES = [
       for t, n, k, x in ((1, 70, 2048, "bf16"), (1, 40, 14336, "bf16"), (3, 4300, 4096, "f32"), (8, 70, 4096, "bf16"), (20, 40, 6144, "bf16"), (64, 90, 2048, "bf16"),
                          (100, 600, 2048, "bf16"), (256, 8400, 2048, "bf16"))],
     Case({"T": 90, "N": 130, "K": 4096}, {"x": "bf16", "w": "q6_k", "bias": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=70, note="q6_k by TMA"),
+    # Minima of eight groups as a product with x's sums in planes: of f32, f16 and rings of x.
+    *[Case({"T": t, "N": n, "K": k}, {"x": x, "w": w, "out": x}, distributions=("normal", "edges"), note="minima by eight")
+      for t, n, k, x, w in ((1, 4100, 4096, "f32", "q4_k"), (3, 70, 4096, "f16", "q5_k"), (12, 70, 6144, "bf16", "q4_k"))],
     # Weights dequantized in registers: each tile, with outputs that leave beside the next one's products; parts of a copy of 256 elements and of 128 at the end of K;
     # a first tile that no token has.
     *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": w, "out": "bf16"} | more, distributions=("normal",), note=f"in registers, {note}")

@@ -35,6 +35,24 @@ __device__ __forceinline__ float group_sum(const X* group) {
   }
   return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
 }
+/// The sum of group `group` of token t, where eight groups of a token are three planes of bf16, 16 bytes each: it is
+/// exactly theirs.
+template <int kTokens>
+__device__ __forceinline__ void put_sum_planes(float* sums, int group, int t, float sum) {
+  uint16_t* const eight = reinterpret_cast<uint16_t*>(sums) + (group / 8 * kTokens + t) * 24 + group % 8;
+  const Planes3 planes(sum);
+#pragma unroll
+  for (int p = 0; p < 3; ++p) eight[8 * p] = static_cast<uint16_t>(planes.part[p] >> 16);
+}
+/// The lane's operands of eight groups from `group` on, of token tile m: a pair of groups a plane.
+template <int kTokens>
+__device__ __forceinline__ void sum_planes(const float* sums, int m, int group, uint32_t (&x)[3]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t* const eight =
+      reinterpret_cast<const uint32_t*>(sums) + (group / 8 * kTokens + m * 8 + lane / 4) * 12 + lane % 4;
+#pragma unroll
+  for (int p = 0; p < 3; ++p) x[p] = eight[4 * p];
+}
 /// Where 16 bytes of row t lie, in words of as many: in odd rows of kFolds neighbours are swapped, so that what eight
 /// lanes read, each one of two neighbours, is in every bank.
 template <bool kFolds>
@@ -76,6 +94,7 @@ struct XPanel {
 
   // Constants, not calls: NVRTC reads a policy from memory where a member function of it gets a run-time argument.
   static constexpr int kSideBytes = P.side_bytes(W, kAct);
+  static constexpr bool kSumPlanes = P.sums_in_planes(W, kAct);
   static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kPairs = P.pairs(kTypeOf<X>, W);
   static constexpr bool kCopies = !kInt && kTypeOf<X> == kTypeOf<Mma>;  // x as it is: no register in between
 
@@ -151,7 +170,7 @@ struct XPanel {
       for (int u = static_cast<int>(threadIdx.x); u < tokens * kGroups; u += P.threads()) {
         const int t = u % tokens, group = u / tokens;
         if (group >= groups) break;
-        sums[group * kTokens + t] = group_sum(reinterpret_cast<const X*>(x + t * kPitch + group * 64));
+        put_sum(group, t, group_sum(reinterpret_cast<const X*>(x + t * kPitch + group * 64)));
       }
     }
   }
@@ -178,8 +197,15 @@ struct XPanel {
   __device__ __forceinline__ float2 sum(int m, int j) const {
     return *reinterpret_cast<const float2*>(sums + j * kTokens + column(m));
   }
+  __device__ __forceinline__ void sums_of_eight(int m, int j, uint32_t (&planes)[3]) const {
+    sum_planes<kTokens>(sums, m, j, planes);
+  }
 
  private:
+  __device__ __forceinline__ void put_sum(int group, int t, float sum) const {
+    if constexpr (kSumPlanes) put_sum_planes<kTokens>(sums, group, t, sum);
+    else sums[group * kTokens + t] = sum;
+  }
   __device__ __forceinline__ static int column(int m) { return m * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
 
   __device__ __forceinline__ void put_planes(const Vec<X, 8>& raw, int t, int group, int lane, bool valid) const {
@@ -190,7 +216,7 @@ struct XPanel {
       float s = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
       s += __shfl_xor_sync(0xffffffffu, s, 1);
       s += __shfl_xor_sync(0xffffffffu, s, 2);  // pairs of quarters, as copy() adds them
-      if (valid && lane == 0) sums[group * kTokens + t] = s;
+      if (valid && lane == 0) put_sum(group, t, s);
     }
     if (!valid) return;
     uint32_t parts[2][kPlanes][2];

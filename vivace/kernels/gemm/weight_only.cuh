@@ -44,6 +44,8 @@ struct WeightOnlyTile {
   using Panel = typename HeldX<X, Mma, W, kAct, P, P.x_ring>::Type;
   static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds,
                         kPairs = Panel::kPairs, kScaled = !kFolds && (kBlocks || P.group > 0);
+  static constexpr bool kSuper = kBlocks && info(W).block == 256;
+  static constexpr bool kEightMinima = P.sums_in_planes(W, kAct);  // a product, and no sum of a group after the other
   static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
   /// What makes up for the size that values are dequantized to.
   static constexpr float kLift = kFolds ? 128.0f : kPairs && kIsSame<Mma, bf16> ? 64.0f : 1.0f;
@@ -268,7 +270,6 @@ struct WeightOnlyTile {
 
   /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
   __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) {
-    constexpr bool kSuper = is_block(W) && info(W).block == 256;
     constexpr int kRun = kSuper || kTakes < kGroups ? (kTakes < 8 ? kTakes : 8)
                                                     : kGroups;  // groups of a super-block, or of x's stage
     static_assert(kTakes % kRun == 0);
@@ -292,7 +293,14 @@ struct WeightOnlyTile {
       }
       const int base = kSuper ? 0 : from, x_at = (P.x_ring ? from % kTakes : at + from) - base;
       constexpr int kUnit = kFolds ? 2 : 1;  // groups that a lane reads at once
-      if constexpr (P.wgmma) {
+      if constexpr (kSuper) {  // whole blocks
+        static_assert(kRun == 8);
+        if (groups > from) {
+          if constexpr (kEightMinima) add_minima(rows, x_at, acc);
+#pragma unroll(kTogether)
+          for (int j = 0; j < kRun; ++j) multiply_group(rows, x_at, j, acc);
+        }
+      } else if constexpr (P.wgmma) {
         if (groups >= from + kRun) multiply_run<kRun>(rows[0], x_at, base, acc[0]);
         else
 #pragma unroll 1
@@ -382,7 +390,7 @@ struct WeightOnlyTile {
 #pragma unroll
           for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
         }
-        if constexpr (Panel::kMin) {
+        if constexpr (Panel::kMin && !kEightMinima) {
           minimum[r][h] = rows[r][h].min_of(j);
           if constexpr (kBlocks) minimum[r][h] = fmaf(scale[r][h][0], static_cast<float>(Row::kZero), minimum[r][h]);
           if constexpr (kLift != 1.0f) minimum[r][h] *= 1.0f / kLift;
@@ -421,11 +429,39 @@ struct WeightOnlyTile {
 #pragma unroll
           for (int e = 0; e < 4; ++e) acc[r][m][e] += part[0][e] + part[1][e];
         }
-        if constexpr (Panel::kMin) {
+        if constexpr (Panel::kMin && !kEightMinima) {
           float2 sum = panel.sum(m, at + j);
           if constexpr (P.x_scaled) sum.x *= d.x, sum.y *= d.y;
           add_minimum(sum, minimum[r], acc[r][m]);
         }
+      }
+    }
+  }
+  /// What the minima of a block's eight groups from `at` on add, and what takes kZero off the codes: sub-minima and
+  /// sub-scales, six bits each, times the planes of x's sums.
+  __device__ __forceinline__ void add_minima(const ScaledRow (&rows)[P.row_tiles][2], int at,
+                                             float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    static_assert(kLift == 1.0f && !P.x_scaled);
+    uint32_t scale[P.row_tiles][2], min[P.row_tiles][2];
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) rows[r][h].pairs(lane % 4, scale[r][h], min[r][h]);
+#pragma unroll
+    for (int m = 0; m < P.token_tiles; ++m) {
+      uint32_t x[3];
+      panel.sums_of_eight(m, at, x);
+#pragma unroll
+      for (int r = 0; r < P.row_tiles; ++r) {
+        float scaled[4] = {}, least[4] = {};
+        ptx::mma16816<bf16>(scaled, scale[r][0], scale[r][1], scale[r][0], scale[r][1], x[0], x[1]);
+        ptx::mma16816<bf16>(least, min[r][0], min[r][1], min[r][0], min[r][1], x[0], x[1]);
+        ptx::mma16816<bf16>(scaled, scale[r][0], scale[r][1], 0, 0, x[2], 0);
+        ptx::mma16816<bf16>(least, min[r][0], min[r][1], 0, 0, x[2], 0);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          acc[r][m][e] =
+              fmaf(rows[r][e / 2].d, scaled[e], fmaf(rows[r][e / 2].d_min, least[e], acc[r][m][e]));
       }
     }
   }

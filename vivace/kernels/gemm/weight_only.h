@@ -130,8 +130,16 @@ struct GemmWeightOnly {
     return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k;
   }
   VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
+  /// Of k-quants with minima sums of x are three planes of bf16: the minima of eight groups are a product with them.
+  VV_HD static constexpr bool sums_in_planes(DType w, GemmAct act) {
+    return act != GemmAct::q8 && (w == DType::q4_k || w == DType::q5_k);
+  }
+  /// Bytes of the sum of a group of x.
+  VV_HD constexpr int sum_size(DType w, GemmAct act) const {
+    return !has_min(w) ? 0 : sums_in_planes(w, act) ? 6 : 4;
+  }
   VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
-    return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled) + has_min(w));
+    return panel / 32 * tokens() * (4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled)) + sum_size(w, act));
   }
   VV_HD constexpr int panel_bytes(DType x, DType w, GemmAct act, int T) const {
     const int held = T < tokens() ? T : tokens();

@@ -113,6 +113,15 @@ struct SuperRow {
       high |= (word_at<kAlign>(p + 32 + 4 * c) >> j & 0x01010101u) << 4;
     }
   }
+  /// Sub-scales, kZero times, and sub-minima of groups 2c and 2c + 1, exactly.
+  __device__ __forceinline__ void pairs(int c, uint32_t& scale, uint32_t& min) const {
+    const uint32_t bytes = c % 2 == 0 ? 0x4140u : 0x4342u;  // each below the exponent of 128
+    scale = __byte_perm(c < 2 ? scales[0] : scales[1], 0x43434343u, bytes);
+    min = __byte_perm(c < 2 ? mins[0] : mins[1], 0x43434343u, bytes);
+    constexpr uint32_t kTimes = kZero == 8 ? 0x41004100u : 0x41804180u, kLess = kZero == 8 ? 0xc480c480u : 0xc500c500u;
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(scale) : "r"(kTimes), "r"(kLess));
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(min) : "r"(0x3f803f80u), "r"(0xc300c300u));
+  }
   __device__ __forceinline__ float scale(int j, int) const {
     return __fmul_rn(d, static_cast<float>((j < 4 ? scales[0] : scales[1]) >> (j % 4 * 8) & 255u));
   }

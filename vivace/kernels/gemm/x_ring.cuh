@@ -17,7 +17,8 @@ struct XRing {
                        kRuns = P.step(W) / (32 * kRun);  // kRun: groups of a stage
   static constexpr int kPitch = P.x_pitch(kTypeOf<X>, W, GemmAct::f32), kTokens = P.tokens(), kThreads = 32 * P.warps_n;
   static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32),
-                       kShare = kStages * kRun * kTokens;  // sums of a share
+                       kSumSize = P.sum_size(W, GemmAct::f32),
+                       kStageSums = kRun * kTokens * kSumSize;  // bytes of the sums of a stage
   static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kPairs = P.pairs(kTypeOf<X>, W), kMin = P.has_min(W);
 
   const TensorMap* map;
@@ -102,6 +103,9 @@ struct XRing {
   __device__ __forceinline__ float2 sum(int m, int j) const {
     return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2);
   }
+  __device__ __forceinline__ void sums_of_eight(int m, int j, uint32_t (&planes)[3]) const {
+    sum_planes<kTokens>(sums(), m, j, planes);
+  }
 
  private:
   /// Where P.wgmma: the pairs that lane c of mma.sync takes of 32 elements (see x_operands()) become the c-th of four
@@ -126,8 +130,8 @@ struct XRing {
     return memory + (wk * kStages + ring_at.stage) * stride;
   }
   __device__ __forceinline__ float* sums() const {
-    return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare +
-           ring_at.stage * (kRun * kTokens);
+    return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride +
+                                    (wk * kStages + ring_at.stage) * kStageSums);
   }
 
   __device__ __forceinline__ void tma_load_stage(int into) {
@@ -178,9 +182,12 @@ struct XRing {
       }
     }
     if constexpr (kMin) {
-      for (int u = thread; u < rows * kRun; u += kThreads)
-        sums()[u / rows * kTokens + u % rows] =
-            group_sum(reinterpret_cast<const X*>(here() + u % rows * kPitch + u / rows * 64));
+      for (int u = thread; u < rows * kRun; u += kThreads) {
+        const int t = u % rows, group = u / rows;
+        const float sum = group_sum(reinterpret_cast<const X*>(here() + t * kPitch + group * 64));
+        if constexpr (P.sums_in_planes(W, GemmAct::f32)) put_sum_planes<kTokens>(sums(), group, t, sum);
+        else sums()[group * kTokens + t] = sum;
+      }
     }
   }
 };
