@@ -328,7 +328,7 @@ CASES = [
     *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": w, "w_row_scale": "f32", "out": "bf16"} | more, distributions=("normal",), positive=("w_row_scale",), ranges={"w": (-128, 128)} if w == "i8" else {},
            rows=rows, note=f"in registers, {note}")
       for t, n, k, w, more, rows, note in ((130, 260, 720, "e4m3", {"residual": "bf16"}, None, "K ends within a copy"), (90, 17000, 208, "i8", {"rows": "i32"}, 0, "no token is there"),
-                                           (380, 4000, 256, "e4m3", {"residual": "bf16", "rows": "i32"}, 370, "64 x 128"))],
+                                           (600, 8000, 256, "i8", {"rows": "i32"}, 100, "blocks begin at tiles without tokens"), (380, 4000, 256, "e4m3", {"residual": "bf16", "rows": "i32"}, 370, "64 x 128"))],
     *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
            shapes={"w_block_scale": (n, 16)}, note=note) for t, n, note in ((90, 8512, "tiles of 128 x 128"), (500, 8320, "tiles of 128 x 256"), (500, 4000, "tiles of 64 x 256"))],
     *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)},
