@@ -151,8 +151,8 @@ struct WeightOnlyTile {
     if constexpr (kTma) {  // one box: what lies beyond the matrix comes as zeros, and counts
       if (lane == 0) {
         w_ring.producer_expect(into, kRows * kPitch);
-        ptx::tma_load(ptx::shared_address(slot), map, w_ring.full(into), static_cast<int>(kShifts ? begin / 16 * 4 : begin / 4),
-                      map_row + row0);
+        ptx::tma_load(ptx::shared_address(slot), map, w_ring.full(into),
+                      static_cast<int>(kShifts ? begin / 16 * 4 : begin / 4), map_row + row0);
       }
     } else if (P.aligned && begin + kBytes <= end) {
       // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
