@@ -1,4 +1,4 @@
-"""A GGUF file of a published shape whose matrices have the formats of llama.cpp's Q4_K_M: random codes, scales that keep sums of one size."""
+"""GGUF files of a hub configuration's shape; one whose matrices have the formats of llama.cpp's Q4_K_M: random codes, scales that keep sums of one size."""
 import gguf
 import numpy as np
 
@@ -42,9 +42,9 @@ def pattern(kind, rng) -> bytes:
     return blocks.tobytes()
 
 
-def write(path, config) -> int:
-    """Writes the file; bytes of the matrices that a step of one row reads."""
-    w = gguf.GGUFWriter(path, "qwen3")
+def writer(path, arch, config):
+    """A file of llama.cpp's keys without a tokenizer, whose tensors are to come."""
+    w = gguf.GGUFWriter(path, arch)
     w.add_block_count(config["num_hidden_layers"])
     w.add_context_length(config["max_position_embeddings"])
     w.add_embedding_length(config["hidden_size"])
@@ -57,7 +57,12 @@ def write(path, config) -> int:
     w.add_rope_freq_base(config["rope_theta"])
     w.add_vocab_size(config["vocab_size"])
     w.add_tokenizer_model("no_vocab")
-    tensors = tensors_of(config)
+    return w
+
+
+def write(path, config) -> int:
+    """Writes the file; bytes of the matrices that a step of one row reads."""
+    w, tensors = writer(path, "qwen3", config), tensors_of(config)
     for name, (kind, shape) in tensors.items():
         if kind == Kind.F32:
             w.add_tensor_info(name, shape, np.dtype(np.float32), bytes_of(kind, shape))

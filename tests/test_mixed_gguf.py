@@ -1,11 +1,10 @@
 """GGUF files whose matrices have several k-quants, as llama.cpp's mixtures do: the logits of the same file with their values in f32. On the host
 or (`pytest --device cuda`) on a GPU, where q and k of one format are one product. About 5 s."""
-import json
-
 import gguf
 import numpy as np
 import pytest
 
+from bench import gguf_file
 from tests.op_data import device, quantize
 from tests.test_model_steps import IDS, decode, load, open_core, prefill
 
@@ -53,20 +52,12 @@ def drawn(arch, kinds, seed=5):
     return out
 
 
+CONFIG = {"num_hidden_layers": LAYERS, "max_position_embeddings": 256, "hidden_size": H, "intermediate_size": M, "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": D, "rms_norm_eps": 1e-6,
+          "rope_theta": 1e4, "vocab_size": V}
+
+
 def write(path, arch, tensors, plain):
-    w = gguf.GGUFWriter(path, arch)
-    w.add_block_count(LAYERS)
-    w.add_context_length(256)
-    w.add_embedding_length(H)
-    w.add_feed_forward_length(M)
-    w.add_head_count(HEADS)
-    w.add_head_count_kv(KV)
-    w.add_key_length(D)
-    w.add_value_length(D)
-    w.add_layer_norm_rms_eps(1e-6)
-    w.add_rope_freq_base(1e4)
-    w.add_vocab_size(V)
-    w.add_tokenizer_model("no_vocab")
+    w = gguf_file.writer(path, arch, CONFIG)
     for name, (stored, values, kind) in tensors.items():
         if plain or kind == F32:
             w.add_tensor(name, values)
@@ -104,4 +95,15 @@ def test_q_and_k_are_one_product(tmp_path):
     launches = {mixture: r["launches"] for mixture, r in reports.items()}
     assert launches["all apart"] - launches["five bits"] == launches["five bits"] - launches["one"] == LAYERS
     assert launches["keys and values"] == launches["all apart"]
-    assert reports["five bits"]["forms"]["layers"]["qkv"] == "q5_k, q6_k" and json.dumps(reports["one"]["forms"]["layers"]["qkv"]) == '"q4_k"'
+    assert reports["five bits"]["forms"]["layers"]["qkv"] == "q5_k, q6_k" and reports["one"]["forms"]["layers"]["qkv"] == "q4_k"
+
+
+def test_the_file_that_is_timed(tmp_path):
+    """Q4_K_M's mixture: of eight layers the first, the last and every third between have more bits."""
+    config = CONFIG | {"num_hidden_layers": 8}
+    read = gguf_file.write(tmp_path / "m.gguf", config)
+    kinds = {t.name: t.tensor_type for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    assert [i for i in range(8) if kinds[f"blk.{i}.attn_v.weight"] == kinds[f"blk.{i}.ffn_down.weight"] == Q6] == [0, 3, 6, 7]
+    assert read == (tmp_path / "m.gguf").stat().st_size - gguf_file.bytes_of(Q4, (V, H)) - gguf.GGUFReader(tmp_path / "m.gguf").data_offset
+    with load(tmp_path / "m.gguf", "native") as model:
+        assert model.report()["forms"]["head"] == "q6_k" and len(model.generate_ids(SOME, max_tokens=4).tokens) == 4

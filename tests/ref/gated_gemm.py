@@ -71,6 +71,9 @@ CASES = [
     *[Case({"T": t, "N": 50, "K": 576}, {"x": "bf16", "w": q, "out": "bf16"}, {"quant": quant}, distributions=("normal",)) for q, quant, t in
       (("q4_0", "f32", 1), ("q4_1", "q8", 3), ("q5_0", "f32", 2), ("q5_1", "f32", 9), ("q8_0", "q8", 12))],
     *[Case({"T": t, "N": 18, "K": 2304}, {"x": "bf16", "w": q, "out": "bf16"}, {"act": "gelu_tanh", "quant": quant}, distributions=("normal",)) for q, quant, t in (("q5_k", "f32", 5), ("q6_k", "q8", 2))],
+    # q6_k in rows of whole 16 bytes, which TMA brings: few tokens, and dequantized in registers, even rows first.
+    *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": "q6_k", "out": "bf16"}, {"act": "silu", "quant": quant}, distributions=("normal",)) for t, n, k, quant in
+      ((1, 35, 2048, "f32"), (20, 35, 6144, "f32"), (3, 18, 4096, "q8"), (90, 136, 4096, "f32"), (300, 4200, 2048, "f32"))],
     Case({"T": 4, "N": 33, "K": 64}, {"x": "f32", "w": "q4_0", "bias": "f32", "out": "f32", "rows": "i32"}, {"act": "gelu_erf", "alpha": 2.0}, distributions=("normal", "zero"), rows=3),
     *[Case({"T": t, "N": 70, "K": k}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "bias": "bf16", "out": "bf16", "rows": "i32"}, {"act": "silu"}, distributions=("normal", "edges"),
            positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (140, k // 16)}, rows=t) for t, k in ((8, 4096), (40, 544))],

@@ -315,6 +315,7 @@ CASES = [
     *[Case({"T": t, "N": n, "K": k}, {"x": x, "w": "q6_k", "out": x}, distributions=("normal", "edges") if t == 1 else ("normal",), note="q6_k by TMA")
       for t, n, k, x in ((1, 70, 2048, "bf16"), (1, 40, 14336, "bf16"), (3, 4300, 4096, "f32"), (8, 70, 4096, "bf16"), (20, 40, 6144, "bf16"), (64, 90, 2048, "bf16"),
                          (100, 600, 2048, "bf16"), (256, 8400, 2048, "bf16"))],
+    *[Case({"T": t, "N": 40, "K": k}, {"x": "bf16", "w": "q6_k", "out": "bf16"}, {"act": "q8"}, distributions=("normal",), note="q6_k by TMA") for t, k in ((1, 4096), (12, 2048))],
     Case({"T": 90, "N": 130, "K": 4096}, {"x": "bf16", "w": "q6_k", "bias": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=70, note="q6_k by TMA"),
     # Minima of eight groups as a product with x's sums in planes: of f32, f16 and rings of x.
     *[Case({"T": t, "N": n, "K": k}, {"x": x, "w": w, "out": x}, distributions=("normal", "edges"), note="minima by eight")

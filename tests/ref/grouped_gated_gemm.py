@@ -71,7 +71,6 @@ def fit(d):
     grouped_gemm.rows_of_groups(d)
     products.weights(d, "w", act="quant")
     grouped_gemm.scales_of_codes(d)
-    grouped_gemm.whole_bytes(d)
 
 
 def contents(d, rng):

@@ -76,6 +76,8 @@ CASES = [
     case(32, 2, 24, 64, [0, 13, 32], "bf16", "bf16", note="a tile of many rows a group"),
     *[case(7, 3, 18, 64, [0, 1, 5, 7], "f32", q, {"act": act}) for q in gemm.BLOCKS32 for act in ("f32", "q8")],
     *[case(4, 2, 16, 256, [0, 3, 4], "f32", q, {"act": act}) for q in gemm.K_QUANTS for act in ("f32", "q8")],
+    # q6_k in rows of whole 16 bytes, which TMA brings.
+    *[case(a, 2, 16, k, [0, a - 1, a], x, "q6_k", {"act": act}) for a, k, x, act in ((4, 2048, "bf16", "f32"), (30, 6144, "bf16", "f32"), (4, 4096, "f32", "f32"), (4, 2048, "bf16", "q8"))],
     case(0, 2, 8, 16, [0, 0, 0], "f32", "f32"),
     *[case(24, 3, 40, 64, [0, 8, 16, 24], t, t, counts=[3, 0, 8], note="masked") for t in ("bf16", "f16", "f32")],
     case(12, 3, 16, 64, [0, 4, 8, 12], "f32", "q4_0", counts=[-1, 99, 2], note="counts are clamped"),
@@ -118,18 +120,11 @@ def fit(d):
     rows_of_groups(d)
     products.weights(d, "w")
     scales_of_codes(d)
-    whole_bytes(d)
 
 
 def scales_of_codes(d):
     if d.dtypes["w"] != "e4m3":
         d.drop("w_row_scale")
-
-
-def whole_bytes(d):
-    """Rows of q4_0 that are whole 16 bytes have a kernel of their own on Hopper: half of the cases."""
-    if (d.dtypes["w"], d.dtypes["x"]) == ("q4_0", "bf16") and d.chance(0.5):
-        d.multiple("K", 256)
 
 
 def contents(d, rng):

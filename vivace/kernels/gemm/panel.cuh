@@ -35,8 +35,8 @@ __device__ __forceinline__ float group_sum(const X* group) {
   }
   return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
 }
-/// The sum of group `group` of token t, where eight groups of a token are three planes of bf16, 16 bytes each: it is
-/// exactly theirs.
+/// Stores a group's sum of token t as three bf16 whose sum it is, exactly: eight groups of a token are three planes of
+/// 16 bytes.
 template <int kTokens>
 __device__ __forceinline__ void put_sum_planes(float* sums, int group, int t, float sum) {
   uint16_t* const eight = reinterpret_cast<uint16_t*>(sums) + (group / 8 * kTokens + t) * 24 + group % 8;
